@@ -33,10 +33,9 @@ const (
 // +kubebuilder:printcolumn:name="Waiting",type=integer,JSONPath=`.status.waiting`,description="How many wait; may lag."
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="(has(self.status) && has(self.status.fencingToken) ? self.status.fencingToken : 0) >= (has(oldSelf.status) && has(oldSelf.status.fencingToken) ? oldSelf.status.fencingToken : 0)",message="status.fencingToken must not decrease: write back the status as it was read"
-// +kubebuilder:validation:XValidation:rule="!has(self.status) || !has(self.status.holders) || self.status.holders.all(h, (has(oldSelf.status) && has(oldSelf.status.holders) && oldSelf.status.holders.exists(o, o.fencingToken == h.fencingToken && o.mode == h.mode && o.permits == h.permits && o.owner == h.owner)) || (h.fencingToken == self.status.fencingToken && h.fencingToken > (has(oldSelf.status) && has(oldSelf.status.fencingToken) ? oldSelf.status.fencingToken : 0)))",message="status.holders: a new hold must carry status.fencingToken, raised in the same write; a hold in place keeps its token, mode and permits"
+// +kubebuilder:validation:XValidation:rule="!has(self.status) || !has(self.status.holders) || (self.status.holders.all(h, h.fencingToken <= (has(oldSelf.status) && has(oldSelf.status.fencingToken) ? oldSelf.status.fencingToken : 0) || h.fencingToken == (has(self.status.fencingToken) ? self.status.fencingToken : 0)) && (has(oldSelf.status) && has(oldSelf.status.holders) ? sets.contains(oldSelf.status.holders.map(o, [string(o.fencingToken), o.owner]), self.status.holders.map(h, h.fencingToken <= (has(oldSelf.status) && has(oldSelf.status.fencingToken) ? oldSelf.status.fencingToken : 0), [string(h.fencingToken), h.owner])) : self.status.holders.all(h, h.fencingToken > (has(oldSelf.status) && has(oldSelf.status.fencingToken) ? oldSelf.status.fencingToken : 0))))",message="status.holders: a new hold must carry status.fencingToken, raised in the same write"
 // +kubebuilder:validation:XValidation:rule="!has(self.status) || !has(self.status.holders) || self.status.holders.size() <= 1 || self.status.holders.all(h, h.mode == 'Shared')",message="status.holders: an Exclusive hold must be alone"
 // +kubebuilder:validation:XValidation:rule="!has(self.status) || !has(self.status.holders) || !has(self.spec) || !has(self.spec.capacity) || self.status.holders.all(h, h.mode == 'Exclusive' || h.fencingToken <= (has(oldSelf.status) && has(oldSelf.status.fencingToken) ? oldSelf.status.fencingToken : 0)) || self.status.holders.map(h, h.permits).sum() <= self.spec.capacity",message="status.holders: the permits of the Shared holds must add up to at most spec.capacity when one is granted"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.holders) || oldSelf.status.holders.all(o, !has(o.revokeTime) || !has(self.status) || !has(self.status.holders) || !self.status.holders.exists(h, h.fencingToken == o.fencingToken && h.owner == o.owner && (!has(h.revokeTime) || h.renewTime != o.renewTime)))",message="status.holders: a hold with a revokeTime keeps it and cannot be renewed"
 type DistLock struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -140,6 +139,9 @@ type DistLockStatus struct {
 // Hold is an owner's entry in a lock. It is leased when it has a
 // leaseDurationSeconds: it ends unless renewed. Else it is bound: it ends with
 // the object in ref.
+//
+// +kubebuilder:validation:XValidation:rule="self.fencingToken != oldSelf.fencingToken || (self.mode == oldSelf.mode && self.permits == oldSelf.permits)",message="a hold keeps its mode and permits"
+// +kubebuilder:validation:XValidation:rule="self.fencingToken != oldSelf.fencingToken || !has(oldSelf.revokeTime) || (has(self.revokeTime) && self.renewTime == oldSelf.renewTime)",message="a hold with a revokeTime keeps it and cannot be renewed"
 type Hold struct {
 	// Unique name of this acquisition: job/NAME/UID, claim/UID, or a name the
 	// client chose.
