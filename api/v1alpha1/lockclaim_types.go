@@ -68,6 +68,9 @@ const (
 	ReasonWaiting = "Waiting"
 	// ReasonRevoked: the hold was revoked; stop, and delete the claim.
 	ReasonRevoked = "Revoked"
+	// ReasonLost: the hold ended although the claim is still there; stop, and
+	// delete the claim.
+	ReasonLost = "Lost"
 	// ReasonLockNotFound: there is no DistLock of that name (yet).
 	ReasonLockNotFound = "LockNotFound"
 	// ReasonTooManyPermits: the claim asks for more than the lock's capacity.
@@ -82,7 +85,7 @@ type LockClaimStatus struct {
 	// +kubebuilder:validation:Maximum=9007199254740991
 	FencingToken int64 `json:"fencingToken,omitempty"`
 	// Granted: True while the claim holds the lock; False with the reason
-	// Waiting, LockNotFound, TooManyPermits or Revoked else.
+	// Waiting, LockNotFound, TooManyPermits, Revoked or Lost else.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -1,0 +1,94 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/distlock-dev/distlock/api/v1alpha1"
+	"github.com/distlock-dev/distlock/internal/protocol"
+)
+
+func claimOwner(c *v1alpha1.LockClaim) string { return "claim/" + string(c.UID) }
+
+func claimRef(c *v1alpha1.LockClaim) *v1alpha1.ObjectRef {
+	return &v1alpha1.ObjectRef{APIVersion: v1alpha1.GroupVersion.String(), Kind: "LockClaim", Name: c.Name, UID: c.UID}
+}
+
+// claimRequest is what a claim asks for, unless it waits no more: it is being
+// deleted, or it was granted once and its hold has ended.
+func claimRequest(c *v1alpha1.LockClaim, spec v1alpha1.DistLockSpec, seen int64) (protocol.Request, bool) {
+	if c.DeletionTimestamp != nil || c.Status.FencingToken != 0 {
+		return protocol.Request{}, false
+	}
+	return protocol.Request{
+		Waiter: protocol.NewWaiter(spec, claimOwner(c), c.Spec.Mode, c.Spec.Permits, c.Spec.LeaseDurationSeconds, claimRef(c)),
+		Since:  c.CreationTimestamp.Time,
+		Seen:   seen,
+	}, true
+}
+
+// grantClaim tells a bound claim that it holds the lock, once that is proven.
+func (r *Reconciler) grantClaim(ctx context.Context, c *v1alpha1.LockClaim, h v1alpha1.Hold) error {
+	next := c.DeepCopy()
+	next.Status.FencingToken = h.FencingToken
+	return r.setGranted(ctx, c, next, metav1.ConditionTrue, v1alpha1.ReasonGranted,
+		fmt.Sprintf("holds DistLock %s with fencing token %d", c.Spec.LockName, h.FencingToken))
+}
+
+// refuseClaim tells a bound claim why it does not hold the lock.
+func (r *Reconciler) refuseClaim(ctx context.Context, c *v1alpha1.LockClaim, reason, message string) error {
+	return r.setGranted(ctx, c, c.DeepCopy(), metav1.ConditionFalse, reason, message)
+}
+
+// setGranted writes the Granted condition, guarded by the claim's
+// resourceVersion, where status or reason differ from what stands there.
+func (r *Reconciler) setGranted(ctx context.Context, before, next *v1alpha1.LockClaim, status metav1.ConditionStatus, reason, message string) error {
+	if before.Spec.LeaseDurationSeconds != nil || before.DeletionTimestamp != nil {
+		return nil
+	}
+	now := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.GrantedCondition)
+	if now != nil && now.Status == status && now.Reason == reason && before.Status.FencingToken == next.Status.FencingToken {
+		return nil
+	}
+	meta.SetStatusCondition(&next.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.GrantedCondition, Status: status, Reason: reason, Message: message, ObservedGeneration: next.Generation,
+	})
+	if err := r.Client.Status().Update(ctx, next); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing the status of LockClaim %s/%s: %w", next.Namespace, next.Name, err)
+	}
+	return nil
+}
+
+// finishClaim deletes the claim of a stale hold, so that it cannot queue again;
+// its deletion wakes the reconciler, which then expires the hold.
+func (r *Reconciler) finishClaim(ctx context.Context, namespace string, ref *v1alpha1.ObjectRef) error {
+	claim := &v1alpha1.LockClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ref.Name}}
+	err := r.Client.Delete(ctx, claim, client.Preconditions{UID: &ref.UID})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("deleting LockClaim %s/%s: %w", namespace, ref.Name, err)
+	}
+	return nil
+}
+
+func claimIsGranted(c *v1alpha1.LockClaim, token int64) bool {
+	return c.Status.FencingToken == token && meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.GrantedCondition)
+}
+
+// claimIsLost reports whether a claim says that it is granted while the lock, as
+// it was after that grant, has no such hold.
+func claimIsLost(c *v1alpha1.LockClaim, lock *v1alpha1.DistLock) bool {
+	token := c.Status.FencingToken
+	if !claimIsGranted(c, token) || lock.Status.FencingToken < token {
+		return false
+	}
+	h, holds := protocol.State{Status: lock.Status}.Hold(claimOwner(c))
+	return !holds || h.FencingToken != token
+}

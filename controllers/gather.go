@@ -1,0 +1,318 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/distlock-dev/distlock/api/v1alpha1"
+	"github.com/distlock-dev/distlock/internal/protocol"
+)
+
+// graceAfterDeletion is how long after a Job's deletion the Job controller may
+// still create pods that were under way: a deleted Job acknowledges nothing.
+const graceAfterDeletion = 5 * time.Second
+
+// gathered is what one reconcile has read. Jobs and claims were read before
+// anything is written, so what is written later proves something about them.
+type gathered struct {
+	key      types.NamespacedName
+	lock     *v1alpha1.DistLock // nil: there is none, by a live read
+	state    protocol.State
+	jobs     map[types.UID]*batchv1.Job
+	claims   map[types.UID]*v1alpha1.LockClaim
+	observed protocol.Observed
+	bad      []badRequest
+	due      time.Duration // when gathering again may find more; zero: not known
+	written  bool          // this reconcile stored lock
+}
+
+// badRequest is a Job that asks for something that cannot be.
+type badRequest struct {
+	job *batchv1.Job
+	err error
+}
+
+// gather reads the lock from locks, and all else that the decision needs. What
+// the cache does not show is looked for at the API server before it counts as
+// gone.
+func (r *Reconciler) gather(ctx context.Context, locks client.Reader, key types.NamespacedName) (gathered, error) {
+	g := gathered{key: key, jobs: map[types.UID]*batchv1.Job{}, claims: map[types.UID]*v1alpha1.LockClaim{}}
+	if err := r.gatherAskers(ctx, &g); err != nil {
+		return g, err
+	}
+	if err := r.gatherLock(ctx, locks, &g); err != nil || g.lock == nil {
+		return g, err
+	}
+	if err := r.gatherHolds(ctx, &g); err != nil {
+		return g, err
+	}
+	if err := r.gatherWaiters(ctx, &g); err != nil {
+		return g, err
+	}
+	return g, r.gatherRequests(ctx, &g)
+}
+
+// gatherAskers lists the Jobs and claims that name the lock.
+func (r *Reconciler) gatherAskers(ctx context.Context, g *gathered) error {
+	var jobs batchv1.JobList
+	if err := r.Client.List(ctx, &jobs, client.InNamespace(g.key.Namespace), client.MatchingFields{lockIndex: g.key.Name}); err != nil {
+		return fmt.Errorf("listing the Jobs of DistLock %s: %w", g.key, err)
+	}
+	for i := range jobs.Items {
+		g.jobs[jobs.Items[i].UID] = &jobs.Items[i]
+	}
+	var claims v1alpha1.LockClaimList
+	if err := r.Client.List(ctx, &claims, client.InNamespace(g.key.Namespace), client.MatchingFields{lockIndex: g.key.Name}); err != nil {
+		return fmt.Errorf("listing the LockClaims of DistLock %s: %w", g.key, err)
+	}
+	for i := range claims.Items {
+		g.claims[claims.Items[i].UID] = &claims.Items[i]
+	}
+	return nil
+}
+
+func (r *Reconciler) gatherLock(ctx context.Context, locks client.Reader, g *gathered) (err error) {
+	lock := &v1alpha1.DistLock{}
+	err = locks.Get(ctx, g.key, lock)
+	if apierrors.IsNotFound(err) {
+		err = r.Live.Get(ctx, g.key, lock)
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading DistLock %s: %w", g.key, err)
+	}
+	r.seen.lock(lock)
+	g.lock = lock
+	g.state, err = protocol.StateOf(lock)
+	return err
+}
+
+// gatherHolds establishes the facts about each hold.
+func (r *Reconciler) gatherHolds(ctx context.Context, g *gathered) error {
+	g.observed.ClosedFor = r.seen.closedFor(g.lock.UID)
+	g.observed.Holds = make(map[string]protocol.HoldFacts, len(g.lock.Status.Holders))
+	for _, h := range g.lock.Status.Holders {
+		var facts protocol.HoldFacts
+		var err error
+		switch refKind(h.Ref) {
+		case kindJob:
+			facts, err = r.jobHold(ctx, g, h)
+		case kindClaim:
+			facts, err = r.claimHold(ctx, g, h)
+		case kindOther:
+		}
+		if err != nil {
+			return err
+		}
+		facts.Unchanged, facts.Held = r.seen.hold(g.lock.UID, h.Owner)
+		g.observed.Holds[h.Owner] = facts
+	}
+	return nil
+}
+
+// jobHold is what the hold's Job says of it: it has ended when the Job has come
+// to its end, or gave the hold up, and a live LIST shows no pod of it that may
+// still run (L5).
+func (r *Reconciler) jobHold(ctx context.Context, g *gathered, h v1alpha1.Hold) (facts protocol.HoldFacts, err error) {
+	job, err := r.findJob(ctx, g, h.Ref)
+	if err != nil {
+		return facts, err
+	}
+	if job == nil || job.DeletionTimestamp != nil {
+		if left := graceAfterDeletion - r.seen.goneFor(h.Ref.UID); left > 0 {
+			g.due = soonest(g.due, left)
+			return facts, nil
+		}
+		facts.Ended, err = r.podsEnded(ctx, g, h.Ref.UID)
+		return facts, err
+	}
+	f := factsOf(job)
+	if f.finished || f.yielded(h) {
+		facts.Ended, err = r.podsEnded(ctx, g, h.Ref.UID)
+		return facts, err
+	}
+	facts.MustStop = f.strays(h)
+	return facts, nil
+}
+
+// claimHold is what the hold's claim says of it: a bound hold has ended when its
+// claim is gone.
+func (r *Reconciler) claimHold(ctx context.Context, g *gathered, h v1alpha1.Hold) (facts protocol.HoldFacts, err error) {
+	claim, err := r.findClaim(ctx, g, h.Ref)
+	if err != nil {
+		return facts, err
+	}
+	facts.Claimed = claim != nil
+	facts.Ended = claim == nil && h.LeaseDurationSeconds == nil
+	return facts, nil
+}
+
+// gatherWaiters looks live for stored waiters that the cache does not show: one
+// that is still there goes on waiting.
+func (r *Reconciler) gatherWaiters(ctx context.Context, g *gathered) (err error) {
+	for _, w := range g.lock.Status.Queue {
+		switch refKind(w.Ref) {
+		case kindJob:
+			_, err = r.findJob(ctx, g, w.Ref)
+		case kindClaim:
+			_, err = r.findClaim(ctx, g, w.Ref)
+		case kindOther:
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gatherRequests makes requests of the Jobs and claims that wait.
+func (r *Reconciler) gatherRequests(ctx context.Context, g *gathered) error {
+	for uid, job := range g.jobs {
+		f := factsOf(job)
+		if !f.waits() || f.lock != g.key.Name {
+			continue
+		}
+		if _, holds := g.state.Hold(jobOwner(job)); f.mayRun() && !holds {
+			live, err := r.confirmIntruder(ctx, g, job)
+			if err != nil {
+				return err
+			}
+			if live == nil {
+				continue
+			}
+			g.jobs[uid], job, f = live, live, factsOf(live)
+		}
+		request, err := jobRequest(job, f, g.lock.Spec, r.seen.place(uid))
+		if err != nil {
+			g.bad = append(g.bad, badRequest{job, err})
+			continue
+		}
+		g.observed.Requests = append(g.observed.Requests, request)
+	}
+	for uid, claim := range g.claims {
+		if request, waits := claimRequest(claim, g.lock.Spec, r.seen.place(uid)); waits {
+			g.observed.Requests = append(g.observed.Requests, request)
+		}
+	}
+	return nil
+}
+
+// confirmIntruder is a Job that seems to run without the lock, as it is now; nil
+// where it waits no more. The Job is read live first and the lock after it,
+// since a Job gets the lock before it runs; where the lock has changed since it
+// was read, that is a conflict.
+func (r *Reconciler) confirmIntruder(ctx context.Context, g *gathered, job *batchv1.Job) (*batchv1.Job, error) {
+	live, err := r.liveJob(ctx, jobRef(job), g.key.Namespace)
+	if err != nil || live == nil || !factsOf(live).waits() {
+		return nil, err
+	}
+	if !factsOf(live).mayRun() {
+		return live, nil
+	}
+	lock := &v1alpha1.DistLock{}
+	if err := r.Live.Get(ctx, g.key, lock); err != nil {
+		return nil, fmt.Errorf("reading DistLock %s: %w", g.key, err)
+	}
+	if lock.ResourceVersion != g.lock.ResourceVersion {
+		return nil, apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("distlocks").GroupResource(), g.key.Name,
+			fmt.Errorf("it changed while Job %s was looked at", job.Name))
+	}
+	return live, nil
+}
+
+// findJob is the Job of a ref, from the cache where it is there, else live; nil
+// where there is none with that uid.
+func (r *Reconciler) findJob(ctx context.Context, g *gathered, ref *v1alpha1.ObjectRef) (*batchv1.Job, error) {
+	if job := g.jobs[ref.UID]; job != nil {
+		return job, nil
+	}
+	job, err := r.liveJob(ctx, ref, g.key.Namespace)
+	if job != nil {
+		g.jobs[job.UID] = job
+	}
+	return job, err
+}
+
+func (r *Reconciler) liveJob(ctx context.Context, ref *v1alpha1.ObjectRef, namespace string) (*batchv1.Job, error) {
+	job := &batchv1.Job{}
+	err := r.Live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name}, job)
+	if apierrors.IsNotFound(err) || (err == nil && job.UID != ref.UID) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading Job %s/%s: %w", namespace, ref.Name, err)
+	}
+	return job, nil
+}
+
+// findClaim is the claim of a ref, from the cache where it is there, else live;
+// nil where there is none with that uid.
+func (r *Reconciler) findClaim(ctx context.Context, g *gathered, ref *v1alpha1.ObjectRef) (*v1alpha1.LockClaim, error) {
+	if claim := g.claims[ref.UID]; claim != nil {
+		return claim, nil
+	}
+	claim := &v1alpha1.LockClaim{}
+	err := r.Live.Get(ctx, types.NamespacedName{Namespace: g.key.Namespace, Name: ref.Name}, claim)
+	if apierrors.IsNotFound(err) || (err == nil && claim.UID != ref.UID) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading LockClaim %s/%s: %w", g.key.Namespace, ref.Name, err)
+	}
+	g.claims[claim.UID] = claim
+	return claim, nil
+}
+
+// podsEnded reports, by a live LIST, that no pod of a Job may still run: a pod
+// that is being deleted counts until its phase is terminal. Where pods are left,
+// the watch on them says when to look again; those without the gate's label are
+// not watched, so there the clock does.
+func (r *Reconciler) podsEnded(ctx context.Context, g *gathered, job types.UID) (bool, error) {
+	var pods corev1.PodList
+	err := r.Live.List(ctx, &pods, client.InNamespace(g.key.Namespace), client.Limit(1),
+		client.MatchingLabels{batchv1.ControllerUidLabel: string(job)},
+		client.MatchingFieldsSelector{Selector: fields.AndSelectors(
+			fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+			fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)))})
+	if err != nil {
+		return false, fmt.Errorf("listing the pods of the Job with uid %s: %w", job, err)
+	}
+	if len(pods.Items) == 0 {
+		return true, nil
+	}
+	if pods.Items[0].Labels[v1alpha1.GatedLabel] == "" {
+		g.due = soonest(g.due, graceAfterDeletion)
+	}
+	return false, nil
+}
+
+// refKinds are the kinds of objects behind a hold that the controller follows.
+type refKinds int
+
+const (
+	kindOther refKinds = iota
+	kindJob
+	kindClaim
+)
+
+func refKind(ref *v1alpha1.ObjectRef) refKinds {
+	switch {
+	case ref == nil:
+		return kindOther
+	case ref.Kind == "Job" && ref.APIVersion == "batch/v1":
+		return kindJob
+	case ref.Kind == "LockClaim" && ref.APIVersion == v1alpha1.GroupVersion.String():
+		return kindClaim
+	}
+	return kindOther
+}

@@ -1,0 +1,131 @@
+package controllers
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/distlock-dev/distlock/api/v1alpha1"
+	"github.com/distlock-dev/distlock/internal/protocol"
+)
+
+// jobFacts is all that the controller reads off a Job, and comparable: a change
+// of anything else wakes nobody.
+type jobFacts struct {
+	lock, mode, permits string // as annotated
+	token               string // on the pod template: of the hold it was resumed for last
+	queuedAt            string
+	suspended           bool // spec.suspend
+	stopped             bool // suspended, and the Job controller has acknowledged it
+	started             bool // not suspended, and the Job controller has acknowledged it
+	finished            bool // Complete or Failed
+	deleted             bool // has a deletionTimestamp
+}
+
+func factsOf(job *batchv1.Job) jobFacts {
+	f := jobFacts{
+		lock:      job.Annotations[v1alpha1.LockAnnotation],
+		mode:      job.Annotations[v1alpha1.ModeAnnotation],
+		permits:   job.Annotations[v1alpha1.PermitsAnnotation],
+		queuedAt:  job.Annotations[v1alpha1.QueuedAtAnnotation],
+		token:     job.Spec.Template.Annotations[v1alpha1.TokenAnnotation],
+		suspended: ptr.Deref(job.Spec.Suspend, false),
+		finished:  hasCondition(job, batchv1.JobComplete) || hasCondition(job, batchv1.JobFailed),
+		deleted:   job.DeletionTimestamp != nil,
+	}
+	suspendedTrue := hasCondition(job, batchv1.JobSuspended)
+	f.stopped = f.suspended && (suspendedTrue || job.Status.StartTime == nil)
+	f.started = !f.suspended && job.Status.StartTime != nil && !suspendedTrue
+	return f
+}
+
+func hasCondition(job *batchv1.Job, t batchv1.JobConditionType) bool {
+	for _, c := range job.Status.Conditions {
+		if c.Type == t {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// waits reports whether the Job wants the lock, or runs without it.
+func (f jobFacts) waits() bool { return !f.finished && !f.deleted }
+
+// mayRun reports whether the Job may have pods, or get some.
+func (f jobFacts) mayRun() bool { return f.waits() && !f.stopped }
+
+// bears reports whether the Job was resumed for this hold.
+func (f jobFacts) bears(h v1alpha1.Hold) bool {
+	return f.token == strconv.FormatInt(h.FencingToken, 10)
+}
+
+// canResume reports whether the Job waits for nothing but to be resumed for this
+// hold.
+func (f jobFacts) canResume(h v1alpha1.Hold) bool {
+	return f.waits() && h.RevokeTime == nil && f.stopped && !f.bears(h)
+}
+
+// strays reports whether the Job does not do what the hold stands for: it was
+// suspended after it was resumed for it, or runs without having been.
+func (f jobFacts) strays(h v1alpha1.Hold) bool {
+	return f.waits() && f.suspended == f.bears(h)
+}
+
+// yielded reports whether the Job gave up a revoked hold: it is suspended, the
+// Job controller knows, and no resume that was decided before the revocation can
+// reach it.
+func (f jobFacts) yielded(h v1alpha1.Hold) bool {
+	if h.RevokeTime == nil || f.queuedAt != queuedAt(h) {
+		return false
+	}
+	return f.stopped
+}
+
+// queuedAt is the place in the queue that a revoked hold's Job gets.
+func queuedAt(h v1alpha1.Hold) string { return h.RevokeTime.UTC().Format(metav1.RFC3339Micro) }
+
+func jobOwner(job *batchv1.Job) string { return "job/" + job.Name + "/" + string(job.UID) }
+
+func jobRef(job *batchv1.Job) *v1alpha1.ObjectRef {
+	return &v1alpha1.ObjectRef{APIVersion: "batch/v1", Kind: "Job", Name: job.Name, UID: job.UID}
+}
+
+// jobRequest is what a Job asks for. It fails, naming the annotation, where the
+// gate let a bad value through.
+func jobRequest(job *batchv1.Job, f jobFacts, spec v1alpha1.DistLockSpec, seen int64) (protocol.Request, error) {
+	var mode *v1alpha1.Mode
+	switch m := v1alpha1.Mode(f.mode); m {
+	case "":
+	case v1alpha1.Exclusive, v1alpha1.Shared:
+		mode = &m
+	default:
+		return protocol.Request{}, fmt.Errorf("annotation %s: %q is neither Exclusive nor Shared", v1alpha1.ModeAnnotation, f.mode)
+	}
+	var permits *int32
+	if f.permits != "" {
+		n, err := strconv.ParseInt(f.permits, 10, 32)
+		if err != nil || n < 1 {
+			return protocol.Request{}, fmt.Errorf("annotation %s: %q is not a number of permits", v1alpha1.PermitsAnnotation, f.permits)
+		}
+		permits = ptr.To(int32(n))
+	}
+	since := job.CreationTimestamp.Time
+	if f.queuedAt != "" {
+		t, err := time.Parse(metav1.RFC3339Micro, f.queuedAt)
+		if err != nil {
+			return protocol.Request{}, fmt.Errorf("annotation %s: %w", v1alpha1.QueuedAtAnnotation, err)
+		}
+		since = t
+	}
+	return protocol.Request{
+		Waiter:  protocol.NewWaiter(spec, jobOwner(job), mode, permits, nil, jobRef(job)),
+		Since:   since,
+		Seen:    seen,
+		Running: !f.stopped,
+	}, nil
+}

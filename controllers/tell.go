@@ -1,0 +1,129 @@
+package controllers
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/distlock-dev/distlock/api/v1alpha1"
+	"github.com/distlock-dev/distlock/internal/protocol"
+)
+
+// Reasons of the events on Jobs and DistLocks.
+const (
+	eventGranted      = "LockGranted"
+	eventWaiting      = "WaitingForLock"
+	eventLockNotFound = "LockNotFound"
+	eventImpossible   = "TooManyPermits"
+	eventBadRequest   = "BadLockRequest"
+	eventRevoked      = "LockRevoked"
+	eventExpired      = "LeaseExpired"
+	eventIntruder     = "RunningWithoutLock"
+)
+
+// told remembers, per Job, why it was last said to wait, so that it is said once.
+// Safe for concurrent use.
+type told struct {
+	mu     sync.Mutex
+	reason map[types.UID]string
+}
+
+func newTold() *told { return &told{reason: map[types.UID]string{}} }
+
+// news reports whether a reason is another one than was told last.
+func (t *told) news(job types.UID, reason string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.reason[job] == reason {
+		return false
+	}
+	t.reason[job] = reason
+	return true
+}
+
+func (t *told) forget(job types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.reason, job)
+}
+
+// tell says on Job and lock what was stored.
+func (r *Reconciler) tell(g gathered, e protocol.Effects) {
+	for _, h := range e.Granted {
+		if job := jobOf(g, h.Ref); job != nil && h.RevokeTime == nil && r.told.news(job.UID, eventGranted) {
+			r.Events.Eventf(job, g.lock, corev1.EventTypeNormal, eventGranted, "Grant",
+				"Holds DistLock %s with fencing token %d", g.key.Name, h.FencingToken)
+		}
+	}
+	for _, h := range e.Revoked {
+		r.tellBoth(g, h.Ref, eventRevoked, "Revoke", fmt.Sprintf("Revoked the hold of %s with fencing token %d", h.Owner, h.FencingToken))
+	}
+	for _, h := range e.Expired {
+		r.tellBoth(g, h.Ref, eventExpired, "Expire", fmt.Sprintf("The lease of %s with fencing token %d was not renewed", h.Owner, h.FencingToken))
+	}
+	for i, w := range e.Waiting {
+		if w.Running {
+			r.tellJob(g, w.Ref, eventIntruder, "Suspend", "Runs without holding DistLock %s and is suspended; nobody is granted the lock before its pods have ended", g.key.Name)
+			continue
+		}
+		r.tellJob(g, w.Ref, eventWaiting, "Wait", "Waits for DistLock %s: %s; place %d of %d", g.key.Name, whyWaiting(g.lock, e.Why), i+1, len(e.Waiting))
+	}
+	for _, w := range e.Impossible {
+		r.tellJob(g, w.Ref, eventImpossible, "Wait", "Asks for %d permits of DistLock %s, which has %d: lower annotation %s, or raise spec.capacity",
+			w.Permits, g.key.Name, *g.lock.Spec.Capacity, v1alpha1.PermitsAnnotation)
+	}
+	for _, b := range g.bad {
+		if r.told.news(b.job.UID, eventBadRequest) {
+			r.Events.Eventf(b.job, g.lock, corev1.EventTypeWarning, eventBadRequest, "Wait", "Is not queued for DistLock %s: %v", g.key.Name, b.err)
+		}
+	}
+}
+
+// tellBoth tells a warning on the lock and on the Job behind a hold.
+func (r *Reconciler) tellBoth(g gathered, ref *v1alpha1.ObjectRef, reason, action, note string) {
+	var related runtime.Object
+	if job := jobOf(g, ref); job != nil {
+		related = job
+		r.told.forget(job.UID)
+		r.Events.Eventf(job, g.lock, corev1.EventTypeWarning, reason, action, "%s", note)
+	}
+	r.Events.Eventf(g.lock, related, corev1.EventTypeWarning, reason, action, "%s", note)
+}
+
+// tellJob tells a Job why it waits, once for each reason.
+func (r *Reconciler) tellJob(g gathered, ref *v1alpha1.ObjectRef, reason, action, note string, args ...any) {
+	job := jobOf(g, ref)
+	if job == nil || !r.told.news(job.UID, reason) {
+		return
+	}
+	kind := corev1.EventTypeWarning
+	if reason == eventWaiting {
+		kind = corev1.EventTypeNormal
+	}
+	r.Events.Eventf(job, g.lock, kind, reason, action, note, args...)
+}
+
+// whyWaiting says who is in the way.
+func whyWaiting(lock *v1alpha1.DistLock, why error) string {
+	if !errors.Is(why, protocol.ErrHeld) || len(lock.Status.Holders) == 0 {
+		return fmt.Sprint(why)
+	}
+	h := lock.Status.Holders[0]
+	s := fmt.Sprintf("held by %s with fencing token %d since %s", h.Owner, h.FencingToken, h.AcquireTime.UTC().Format("2006-01-02T15:04:05Z"))
+	if more := len(lock.Status.Holders) - 1; more > 0 {
+		s += fmt.Sprintf(" and %d more", more)
+	}
+	return s
+}
+
+func jobOf(g gathered, ref *v1alpha1.ObjectRef) *batchv1.Job {
+	if ref == nil {
+		return nil
+	}
+	return g.jobs[ref.UID]
+}

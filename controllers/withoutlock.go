@@ -1,0 +1,49 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/distlock-dev/distlock/api/v1alpha1"
+)
+
+// withoutLock answers those that name a lock that does not exist: they wait, and
+// a Job that runs all the same is suspended.
+func (r *Reconciler) withoutLock(ctx context.Context, g gathered) (ctrl.Result, error) {
+	var errs []error
+	for _, job := range g.jobs {
+		f := factsOf(job)
+		if !f.waits() || f.lock != g.key.Name {
+			continue
+		}
+		if r.told.news(job.UID, eventLockNotFound) {
+			r.Events.Eventf(job, nil, corev1.EventTypeWarning, eventLockNotFound, "Wait",
+				"Waits for DistLock %s, which does not exist in this namespace: create it", g.key.Name)
+		}
+		if f.mayRun() {
+			errs = append(errs, r.stopLockless(ctx, job))
+		}
+	}
+	for _, c := range g.claims {
+		errs = append(errs, r.refuseClaim(ctx, c, v1alpha1.ReasonLockNotFound, fmt.Sprintf("there is no DistLock %s in this namespace: create it", g.key.Name)))
+	}
+	again, err := splitChanged(errs)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: again}, nil
+}
+
+// stopLockless suspends a Job that runs although its lock does not exist, if it
+// still does.
+func (r *Reconciler) stopLockless(ctx context.Context, job *batchv1.Job) error {
+	live, err := r.liveJob(ctx, jobRef(job), job.Namespace)
+	if err != nil || live == nil || !factsOf(live).mayRun() {
+		return err
+	}
+	return r.stopIntruder(ctx, live)
+}

@@ -1,0 +1,129 @@
+// Command manager is DistLock's controller.
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"runtime/debug"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/distlock-dev/distlock/api/v1alpha1"
+	"github.com/distlock-dev/distlock/controllers"
+)
+
+// version is set by the linker in a release build.
+var version = ""
+
+type options struct {
+	leaderElect   bool
+	metricsAddr   string
+	metricsSecure bool
+	probeAddr     string
+	zap           zap.Options
+}
+
+func main() {
+	var o options
+	flag.BoolVar(&o.leaderElect, "leader-elect", false, "Elect a leader among the replicas; only the leader acts.")
+	flag.StringVar(&o.metricsAddr, "metrics-bind-address", "0", "Address to serve metrics on, such as :8443; 0 serves none.")
+	flag.BoolVar(&o.metricsSecure, "metrics-secure", true, "Serve metrics over HTTPS, to authenticated and authorized clients only.")
+	flag.StringVar(&o.probeAddr, "health-probe-bind-address", ":8081", "Address to serve /healthz and /readyz on; 0 serves none.")
+	showVersion := flag.Bool("version", false, "Print the version and exit.")
+	o.zap.BindFlags(flag.CommandLine)
+	flag.Parse()
+	if *showVersion || flag.Arg(0) == "version" {
+		fmt.Println(versionString())
+		return
+	}
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "manager: unexpected argument %q; see --help\n", flag.Arg(0))
+		os.Exit(2)
+	}
+	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&o.zap)))
+	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
+		ctrl.Log.Error(err, "manager stopped")
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return err
+	}
+	mgr, err := newManager(config, o)
+	if err != nil {
+		return err
+	}
+	if _, err := controllers.SetupWithManager(ctx, mgr, clock.RealClock{}); err != nil {
+		return err
+	}
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("caches", cachesSynced(mgr))); err != nil {
+		return err
+	}
+	ctrl.Log.Info("starting", "version", versionString())
+	return mgr.Start(ctx)
+}
+
+func newManager(config *rest.Config, o options) (manager.Manager, error) {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	config.QPS = -1 // the API server's fairness limits us; a limit here would starve the next grant
+	return ctrl.NewManager(config, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         controllers.CacheOptions(),
+		Client:                        controllers.ClientOptions(),
+		Metrics:                       metricsOptions(o),
+		HealthProbeBindAddress:        o.probeAddr,
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              "distlock-controller-manager.distlock.dev",
+		LeaderElectionNamespace:       v1alpha1.ControllerNamespace,
+		LeaderElectionReleaseOnCancel: true, // the process ends when the manager does
+	})
+}
+
+func metricsOptions(o options) metricsserver.Options {
+	m := metricsserver.Options{BindAddress: o.metricsAddr, SecureServing: o.metricsSecure}
+	if o.metricsSecure {
+		m.FilterProvider = filters.WithAuthenticationAndAuthorization
+		m.TLSOpts = []func(*tls.Config){func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }}
+	}
+	return m
+}
+
+// cachesSynced is ready when the manager has seen the whole cluster once.
+func cachesSynced(mgr manager.Manager) healthz.Checker {
+	return func(req *http.Request) error {
+		if !mgr.GetCache().WaitForCacheSync(req.Context()) {
+			return errors.New("the caches have not synced")
+		}
+		return nil
+	}
+}
+
+func versionString() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
