@@ -8,6 +8,7 @@ import (
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
@@ -147,6 +148,9 @@ func (r *Reconciler) patchJob(ctx context.Context, job *batchv1.Job, ops jobPatc
 		return fmt.Errorf("%w: %w", errChanged, err)
 	}
 	if err != nil {
+		if apierrors.IsForbidden(err) && r.told.news(job.UID, eventRefused) {
+			r.Events.Eventf(job, nil, corev1.EventTypeWarning, eventRefused, "Update", "Cannot be started or suspended: %v", err)
+		}
 		return fmt.Errorf("changing Job %s/%s: %w", job.Namespace, job.Name, err)
 	}
 	return nil

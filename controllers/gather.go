@@ -128,7 +128,11 @@ func (r *Reconciler) jobHold(ctx context.Context, g *gathered, h v1alpha1.Hold) 
 	if err != nil {
 		return facts, err
 	}
-	if job == nil || job.DeletionTimestamp != nil {
+	var f jobFacts
+	if job != nil {
+		f = factsOf(job)
+	}
+	if job == nil || (f.deleted && !f.finished) {
 		if left := graceAfterDeletion - r.seen.goneFor(h.Ref.UID); left > 0 {
 			g.due = soonest(g.due, left)
 			return facts, nil
@@ -136,7 +140,6 @@ func (r *Reconciler) jobHold(ctx context.Context, g *gathered, h v1alpha1.Hold) 
 		facts.Ended, err = r.podsEnded(ctx, g, h.Ref.UID)
 		return facts, err
 	}
-	f := factsOf(job)
 	if f.finished || f.yielded(h) {
 		facts.Ended, err = r.podsEnded(ctx, g, h.Ref.UID)
 		return facts, err

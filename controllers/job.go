@@ -80,10 +80,7 @@ func (f jobFacts) strays(h v1alpha1.Hold) bool {
 // Job controller knows, and no resume that was decided before the revocation can
 // reach it.
 func (f jobFacts) yielded(h v1alpha1.Hold) bool {
-	if h.RevokeTime == nil || f.queuedAt != queuedAt(h) {
-		return false
-	}
-	return f.stopped
+	return h.RevokeTime != nil && f.queuedAt == queuedAt(h) && f.stopped
 }
 
 // queuedAt is the place in the queue that a revoked hold's Job gets.

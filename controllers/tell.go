@@ -23,6 +23,7 @@ const (
 	eventBadRequest   = "BadLockRequest"
 	eventRevoked      = "LockRevoked"
 	eventExpired      = "LeaseExpired"
+	eventRefused      = "JobUpdateRefused"
 	eventIntruder     = "RunningWithoutLock"
 )
 
