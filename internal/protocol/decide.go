@@ -80,7 +80,7 @@ func Decide(s State, o Observed, now time.Time) (State, Effects) {
 // judgeHolds applies the verdict on every hold.
 func judgeHolds(s State, facts map[string]HoldFacts, now time.Time) (State, Effects) {
 	var e Effects
-	next := s
+	next, closeFor := s, int32(0)
 	for _, h := range s.Status.Holders {
 		f := facts[h.Owner]
 		verdict, due := judge(s.Spec, h, f)
@@ -90,10 +90,12 @@ func judgeHolds(s State, facts map[string]HoldFacts, now time.Time) (State, Effe
 		case finishClaim:
 			e.Finished = append(e.Finished, h)
 		case releaseHold:
-			next, _ = next.end(h.Owner, h.FencingToken, next.minHoldLeft(f.Held))
+			next, _ = next.end(h.Owner, h.FencingToken)
+			closeFor = max(closeFor, s.minHoldLeft(f.Held))
 			e.Released = append(e.Released, h)
 		case expireHold:
-			next, _ = next.end(h.Owner, h.FencingToken, max(next.minHoldLeft(f.Held), s.Spec.LockDelaySeconds))
+			next, _ = next.end(h.Owner, h.FencingToken)
+			closeFor = max(closeFor, s.minHoldLeft(f.Held), s.Spec.LockDelaySeconds)
 			e.Expired = append(e.Expired, h)
 		case revokeHold:
 			next, _ = next.Revoke(h.Owner, now)
@@ -101,7 +103,7 @@ func judgeHolds(s State, facts map[string]HoldFacts, now time.Time) (State, Effe
 			e.Revoked = append(e.Revoked, h)
 		}
 	}
-	return next, e
+	return next.closeFor(closeFor), e
 }
 
 type verdict int

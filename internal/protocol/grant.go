@@ -28,23 +28,25 @@ func (s State) Grant(r v1alpha1.Waiter, now time.Time) (State, error) {
 	next.Status.FencingToken = token
 	next.Status.LastGranted = r.Owner
 	next.Status.Holders = append(next.Status.Holders, newHold(r, token, now))
-	next.dequeue(r.Owner)
-	return next, nil
+	return next.dequeue(r.Owner), nil
 }
 
 // Acquire grants a request that comes by itself, not from the queue's order: it
-// never overtakes the stored queue. With others waiting it first hands the lock
-// down the queue, and fails with ErrQueued where the request was not served.
+// never overtakes the stored queue (L7). With others waiting it hands the lock
+// down the queue in the same write, and fails with ErrQueued where that leaves no
+// room for the request.
 func (s State) Acquire(r v1alpha1.Waiter, now time.Time) (State, error) {
 	if len(s.Status.Queue) == 0 || s.holdIndex(r.Owner) >= 0 {
 		return s.Grant(r, now)
 	}
-	next := s.HandOver(now)
-	if next.holdIndex(r.Owner) >= 0 {
-		return next, nil
-	}
 	if err := s.admits(r); err != nil {
 		return s, err
+	}
+	next := s.HandOver(now)
+	if len(next.Status.Queue) == 0 || next.holdIndex(r.Owner) >= 0 {
+		if next, err := next.Grant(r, now); err == nil {
+			return next, nil
+		}
 	}
 	return s, ErrQueued
 }

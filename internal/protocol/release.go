@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -15,11 +16,11 @@ const maxClosedSeconds = 3600
 // minHoldSeconds, the lock closes for the rest instead. It fails with
 // ErrNotHeld, and so never touches the next holder's hold (L9).
 func (s State) Release(owner string, token int64, heldFor time.Duration, now time.Time) (State, error) {
-	next, err := s.end(owner, token, s.minHoldLeft(heldFor))
+	next, err := s.end(owner, token)
 	if err != nil {
 		return s, err
 	}
-	return next.HandOver(now), nil
+	return next.closeFor(s.minHoldLeft(heldFor)).HandOver(now), nil
 }
 
 // Expire ends a hold whose holder gave no sign of life; only an observer for
@@ -27,22 +28,24 @@ func (s State) Release(owner string, token int64, heldFor time.Duration, now tim
 // lock closes for lockDelaySeconds, and for what is left of minHoldSeconds. It
 // fails with ErrNotHeld.
 func (s State) Expire(owner string, token int64, heldFor time.Duration, now time.Time) (State, error) {
-	next, err := s.end(owner, token, max(s.minHoldLeft(heldFor), s.Spec.LockDelaySeconds))
+	next, err := s.end(owner, token)
 	if err != nil {
 		return s, err
 	}
-	return next.HandOver(now), nil
+	return next.closeFor(max(s.minHoldLeft(heldFor), s.Spec.LockDelaySeconds)).HandOver(now), nil
 }
 
-// HandOver grants the lock down the stored queue while it has room (L7, L8).
+// HandOver grants the lock down the stored queue while it has room (L7, L8). A
+// waiter for more permits than the lock has leaves the queue: it would hold up
+// all behind it for as long as no controller is there.
 func (s State) HandOver(now time.Time) State {
 	for len(s.Status.Queue) > 0 {
-		next, err := s.Grant(s.Status.Queue[0], now)
-		if err != nil {
+		head := s.Status.Queue[0]
+		next, err := s.Grant(head, now)
+		if err != nil && !errors.Is(err, ErrTooManyPermits) {
 			return s
 		}
-		next.dequeue(s.Status.Queue[0].Owner)
-		s = next
+		s = next.dequeue(head.Owner)
 	}
 	return s
 }
@@ -54,34 +57,41 @@ func (s State) Open() State {
 	return next
 }
 
-// end removes a hold and closes the lock for so many seconds.
-func (s State) end(owner string, token int64, closeFor int32) (State, error) {
+// end removes a hold.
+func (s State) end(owner string, token int64) (State, error) {
 	i, err := s.heldIndex(owner, token)
 	if err != nil {
 		return s, err
 	}
 	next := s.clone()
 	next.Status.Holders = slices.Delete(next.Status.Holders, i, i+1)
-	if closeFor > 0 {
-		next.Status.ClosedSeconds = closedSeconds(s.Status.ClosedSeconds, closeFor)
-	}
 	return next, nil
 }
 
-// closedSeconds is the value that makes every observer count from now for at
-// least so long. They count from a change, so where the lock is closed already
-// the value must differ from before.
-func closedSeconds(before, want int32) int32 {
-	if before == 0 {
-		return min(want, maxClosedSeconds)
+// closeFor closes the lock for so many seconds, on top of what it is closed for
+// already. Observers count from a change of closedSeconds, so where the lock is
+// closed the value must differ from before and cover what may be left of it. The
+// longest closing that the spec knows covers that and every other, counted from
+// now, so the value goes to and fro there instead of growing with each hold that
+// ends. All holds that end in one write must close the lock once.
+func (s State) closeFor(seconds int32) State {
+	if seconds <= 0 {
+		return s
 	}
-	if next := max(before, want) + 1; next <= maxClosedSeconds {
-		return next
+	before, longest := s.Status.ClosedSeconds, max(s.Spec.MinHoldSeconds, s.Spec.LockDelaySeconds)
+	closed := max(before, seconds)
+	if closed == before {
+		closed++
 	}
-	if before == maxClosedSeconds {
-		return maxClosedSeconds - 1
+	if closed > longest+1 {
+		closed = longest
 	}
-	return maxClosedSeconds
+	if closed > maxClosedSeconds {
+		closed = maxClosedSeconds - 1
+	}
+	next := s.clone()
+	next.Status.ClosedSeconds = closed
+	return next
 }
 
 func (s State) minHoldLeft(heldFor time.Duration) int32 {
@@ -92,6 +102,14 @@ func (s State) minHoldLeft(heldFor time.Duration) int32 {
 	return int32((left + time.Second - 1) / time.Second)
 }
 
-func (s *State) dequeue(owner string) {
-	s.Status.Queue = slices.DeleteFunc(slices.Clone(s.Status.Queue), func(w v1alpha1.Waiter) bool { return w.Owner == owner })
+// dequeue takes a waiter out of the stored queue.
+func (s State) dequeue(owner string) State {
+	i := slices.IndexFunc(s.Status.Queue, func(w v1alpha1.Waiter) bool { return w.Owner == owner })
+	if i < 0 {
+		return s
+	}
+	next := s.clone()
+	next.Status.Queue = slices.Delete(next.Status.Queue, i, i+1)
+	next.Status.Waiting = max(next.Status.Waiting-1, 0)
+	return next
 }
