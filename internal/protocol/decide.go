@@ -163,9 +163,12 @@ func grantInOrder(s State, ordered []Request, now time.Time) grants {
 		if _, holds := s.Hold(r.Owner); holds {
 			continue
 		}
-		if s.Impossible(r.Waiter) && !r.Running {
-			g.impossible = append(g.impossible, r)
-			continue
+		if s.Impossible(r.Waiter) {
+			if !r.Running {
+				g.impossible = append(g.impossible, r)
+				continue
+			}
+			r.Permits = *s.Spec.Capacity // nobody may run beside it: it gets all there is
 		}
 		if g.why != nil {
 			g.waiting = append(g.waiting, r)

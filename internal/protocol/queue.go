@@ -59,11 +59,8 @@ func btoi(b bool) int {
 
 // queueOf is the stored form of the first waiters.
 func queueOf(waiting []Request) []v1alpha1.Waiter {
-	if len(waiting) == 0 {
-		return nil
-	}
-	queue := make([]v1alpha1.Waiter, 0, min(len(waiting), v1alpha1.MaxQueue))
-	for _, r := range waiting[:cap(queue)] {
+	var queue []v1alpha1.Waiter
+	for _, r := range waiting[:min(len(waiting), v1alpha1.MaxQueue)] {
 		queue = append(queue, r.Waiter)
 	}
 	return queue
