@@ -9,13 +9,14 @@ import (
 // What the law forbids in a write. The DistLock's schema says the same in CEL;
 // test/transitions holds one against the other.
 var (
-	ErrTokenDecreased  = errors.New("status.fencingToken must not decrease")
-	ErrStaleToken      = errors.New("status.holders: a new hold must carry status.fencingToken, raised in the same write; a hold in place keeps its token, mode and permits")
+	ErrTokenDecreased  = errors.New("status.fencingToken must not decrease: write back the status as it was read")
+	ErrTokenOutOfRange = errors.New("status.fencingToken must stay below 2^53")
+	ErrStaleToken      = errors.New("status.holders: a new hold must carry status.fencingToken, raised in the same write")
 	ErrNotAlone        = errors.New("status.holders: an Exclusive hold must be alone")
 	ErrOverCapacity    = errors.New("status.holders: the permits of the Shared holds must add up to at most spec.capacity when one is granted")
-	ErrRevokedRenewed  = errors.New("status.holders: a hold with a revokeTime keeps it and cannot be renewed")
 	ErrTooManyHolders  = errors.New("status.holders: at most 256")
-	ErrTokenOutOfRange = errors.New("status.fencingToken must stay below 2^53")
+	ErrHoldChanged     = errors.New("a hold keeps its mode and permits")
+	ErrRevokedRenewed  = errors.New("a hold with a revokeTime keeps it and cannot be renewed")
 )
 
 // Legal reports what in the law a write from one status to the next breaks, as
@@ -38,9 +39,9 @@ func Legal(spec v1alpha1.DistLockSpec, before, after v1alpha1.DistLockStatus) er
 	granted := false
 	for _, h := range after.Holders {
 		old, there := State{Status: before}.Hold(h.Owner)
-		if there && sameHold(old, h) {
-			if old.RevokeTime != nil && (h.RevokeTime == nil || !h.RenewTime.Equal(&old.RenewTime)) {
-				return ErrRevokedRenewed
+		if there && old.FencingToken == h.FencingToken {
+			if err := keeps(old, h); err != nil {
+				return err
 			}
 			continue
 		}
@@ -55,6 +56,13 @@ func Legal(spec v1alpha1.DistLockSpec, before, after v1alpha1.DistLockStatus) er
 	return nil
 }
 
-func sameHold(a, b v1alpha1.Hold) bool {
-	return a.Owner == b.Owner && a.FencingToken == b.FencingToken && a.Mode == b.Mode && a.Permits == b.Permits
+// keeps reports what a hold that stays must not change.
+func keeps(old, h v1alpha1.Hold) error {
+	if h.Mode != old.Mode || h.Permits != old.Permits {
+		return ErrHoldChanged
+	}
+	if old.RevokeTime != nil && (h.RevokeTime == nil || !h.RenewTime.Equal(&old.RenewTime)) {
+		return ErrRevokedRenewed
+	}
+	return nil
 }
