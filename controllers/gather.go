@@ -185,17 +185,18 @@ func (r *Reconciler) gatherRequests(ctx context.Context, g *gathered) error {
 		if !f.waits() || f.lock != g.key.Name {
 			continue
 		}
-		if _, holds := g.state.Hold(jobOwner(job)); f.mayRun() && !holds {
-			live, err := r.confirmIntruder(ctx, g, job)
-			if err != nil {
+		running := false
+		if _, holds := g.state.Hold(jobOwner(job)); !holds && (f.mayRun() || r.seen.strayed(uid)) {
+			var err error
+			if job, running, err = r.confirmIntruder(ctx, g, job); err != nil {
 				return err
 			}
-			if live == nil {
+			if job == nil {
 				continue
 			}
-			g.jobs[uid], job, f = live, live, factsOf(live)
+			g.jobs[uid], f = job, factsOf(job)
 		}
-		request, err := jobRequest(job, f, g.lock.Spec, r.seen.place(uid))
+		request, err := jobRequest(job, f, g.lock.Spec, r.seen.place(uid), running)
 		if err != nil {
 			g.bad = append(g.bad, badRequest{job, err})
 			continue
@@ -210,27 +211,33 @@ func (r *Reconciler) gatherRequests(ctx context.Context, g *gathered) error {
 	return nil
 }
 
-// confirmIntruder is a Job that seems to run without the lock, as it is now; nil
-// where it waits no more. The Job is read live first and the lock after it,
-// since a Job gets the lock before it runs; where the lock has changed since it
-// was read, that is a conflict.
-func (r *Reconciler) confirmIntruder(ctx context.Context, g *gathered, job *batchv1.Job) (*batchv1.Job, error) {
+// confirmIntruder looks live at a Job that seems to run without the lock: the Job
+// as it is now, nil where it waits no more, and whether it may have pods. Once
+// it is stopped, a LIST says whether it still has any; its status may lag. The Job is read first and the
+// lock after it, since a Job gets the lock before it runs; where the lock has
+// changed since it was read, that is a conflict.
+func (r *Reconciler) confirmIntruder(ctx context.Context, g *gathered, job *batchv1.Job) (*batchv1.Job, bool, error) {
 	live, err := r.liveJob(ctx, jobRef(job), g.key.Namespace)
 	if err != nil || live == nil || !factsOf(live).waits() {
-		return nil, err
+		return nil, false, err
 	}
-	if !factsOf(live).mayRun() {
-		return live, nil
+	if factsOf(live).stopped {
+		ended, err := r.podsEnded(ctx, g, live.UID)
+		if ended {
+			r.seen.setStrayed(live.UID, false)
+		}
+		return live, !ended, err
 	}
 	lock := &v1alpha1.DistLock{}
 	if err := r.Live.Get(ctx, g.key, lock); err != nil {
-		return nil, fmt.Errorf("reading DistLock %s: %w", g.key, err)
+		return nil, false, fmt.Errorf("reading DistLock %s: %w", g.key, err)
 	}
 	if lock.ResourceVersion != g.lock.ResourceVersion {
-		return nil, apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("distlocks").GroupResource(), g.key.Name,
+		return nil, false, apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("distlocks").GroupResource(), g.key.Name,
 			fmt.Errorf("it changed while Job %s was looked at", job.Name))
 	}
-	return live, nil
+	r.seen.setStrayed(live.UID, true)
+	return live, true, nil
 }
 
 // findJob is the Job of a ref, from the cache where it is there, else live; nil

@@ -23,6 +23,7 @@ type jobFacts struct {
 	suspended           bool // spec.suspend
 	stopped             bool // suspended, and the Job controller has acknowledged it
 	started             bool // not suspended, and the Job controller has acknowledged it
+	draining            bool // suspended, and the Job controller still counts pods
 	finished            bool // Complete or Failed
 	deleted             bool // has a deletionTimestamp
 }
@@ -40,6 +41,7 @@ func factsOf(job *batchv1.Job) jobFacts {
 	}
 	suspendedTrue := hasCondition(job, batchv1.JobSuspended)
 	f.stopped = f.suspended && (suspendedTrue || job.Status.StartTime == nil)
+	f.draining = f.suspended && (job.Status.Active > 0 || ptr.Deref(job.Status.Terminating, 0) > 0)
 	f.started = !f.suspended && job.Status.StartTime != nil && !suspendedTrue
 	return f
 }
@@ -57,7 +59,7 @@ func hasCondition(job *batchv1.Job, t batchv1.JobConditionType) bool {
 func (f jobFacts) waits() bool { return !f.finished && !f.deleted }
 
 // mayRun reports whether the Job may have pods, or get some.
-func (f jobFacts) mayRun() bool { return f.waits() && !f.stopped }
+func (f jobFacts) mayRun() bool { return f.waits() && (!f.stopped || f.draining) }
 
 // bears reports whether the Job was resumed for this hold.
 func (f jobFacts) bears(h v1alpha1.Hold) bool {
@@ -93,8 +95,8 @@ func jobRef(job *batchv1.Job) *v1alpha1.ObjectRef {
 }
 
 // jobRequest is what a Job asks for. It fails, naming the annotation, where the
-// gate let a bad value through.
-func jobRequest(job *batchv1.Job, f jobFacts, spec v1alpha1.DistLockSpec, seen int64) (protocol.Request, error) {
+// gate let a bad value through. running: it may have pods all the same.
+func jobRequest(job *batchv1.Job, f jobFacts, spec v1alpha1.DistLockSpec, seen int64, running bool) (protocol.Request, error) {
 	var mode *v1alpha1.Mode
 	switch m := v1alpha1.Mode(f.mode); m {
 	case "":
@@ -123,6 +125,6 @@ func jobRequest(job *batchv1.Job, f jobFacts, spec v1alpha1.DistLockSpec, seen i
 		Waiter:  protocol.NewWaiter(spec, jobOwner(job), mode, permits, nil, jobRef(job)),
 		Since:   since,
 		Seen:    seen,
-		Running: !f.stopped,
+		Running: running,
 	}, nil
 }

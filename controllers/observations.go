@@ -21,6 +21,7 @@ type observations struct {
 	locks map[types.UID]map[string]holdSeen
 	shut  map[types.UID]closedSeen
 	gone  map[types.UID]time.Time
+	stray map[types.UID]bool
 	order map[types.UID]int64
 	last  int64
 }
@@ -44,6 +45,7 @@ func newObservations(c clock.PassiveClock) *observations {
 		locks: map[types.UID]map[string]holdSeen{},
 		shut:  map[types.UID]closedSeen{},
 		gone:  map[types.UID]time.Time{},
+		stray: map[types.UID]bool{},
 		order: map[types.UID]int64{},
 	}
 }
@@ -119,6 +121,26 @@ func (o *observations) forgetGone(job types.UID) {
 	delete(o.gone, job)
 }
 
+// setStrayed notes that a Job was found running without the lock, or that a LIST
+// showed that none of its pods are left.
+func (o *observations) setStrayed(job types.UID, strayed bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if strayed {
+		o.stray[job] = true
+	} else {
+		delete(o.stray, job)
+	}
+}
+
+// strayed reports whether a Job was found running without the lock and may still
+// have pods.
+func (o *observations) strayed(job types.UID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.stray[job]
+}
+
 // place counts objects in the order in which they were first seen.
 func (o *observations) place(uid types.UID) int64 {
 	o.mu.Lock()
@@ -130,8 +152,10 @@ func (o *observations) place(uid types.UID) int64 {
 	return o.order[uid]
 }
 
-func (o *observations) forgetPlace(uid types.UID) {
+// forgetObject drops what was seen of a Job or claim that is gone.
+func (o *observations) forgetObject(uid types.UID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.order, uid)
+	delete(o.stray, uid)
 }

@@ -105,7 +105,7 @@ func (r *Reconciler) observe(ctx context.Context, informers cache.Informers) err
 		AddFunc: func(obj any) { r.seen.place(obj.(client.Object).GetUID()) },
 		DeleteFunc: func(obj any) {
 			if uid, ok := deletedUID(obj); ok {
-				r.seen.forgetPlace(uid)
+				r.seen.forgetObject(uid)
 				r.told.forget(uid)
 			}
 		},

@@ -1,0 +1,195 @@
+package controllers_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/distlock-dev/distlock/controllers"
+	"github.com/distlock-dev/distlock/test/env"
+)
+
+// instance is a controller as a process would run it, for one namespace, with a
+// network of its own that a test can disturb.
+type instance struct {
+	*network
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+func startController(t *testing.T, ns string) *instance {
+	t.Helper()
+	i := &instance{network: &network{watching: map[string]*gate{}}, done: make(chan struct{})}
+	cfg := rest.CopyConfig(controllerConfig)
+	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { i.network.next = rt; return i.network })
+	opts := controllers.CacheOptions()
+	opts.DefaultNamespaces = map[string]cache.Config{ns: {}}
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme: env.Scheme(), Cache: opts, Client: controllers.ClientOptions(),
+		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+	})
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	_, err = controllers.SetupWithManager(ctx, mgr, clock.RealClock{})
+	must(t, err)
+	i.stop = cancel
+	go func() {
+		defer close(i.done)
+		if err := mgr.Start(ctx); err != nil && !i.network.isCut() {
+			t.Errorf("controller: %v", err)
+		}
+	}()
+	t.Cleanup(i.kill)
+	return i
+}
+
+// kill ends the controller as SIGKILL does: from this moment no request of it
+// reaches the API server.
+func (i *instance) kill() {
+	i.cut()
+	i.stop()
+	<-i.done
+}
+
+// network is a process's way to the API server.
+type network struct {
+	next http.RoundTripper
+
+	mu       sync.Mutex
+	off      bool
+	hooks    []func(*http.Request)
+	replies  []func(*http.Response)
+	codes    map[int]int
+	watching map[string]*gate // by resource
+}
+
+var errCut = errors.New("the network is cut")
+
+func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
+	n.mu.Lock()
+	hooks := n.hooks
+	n.mu.Unlock()
+	for _, f := range hooks {
+		f(req)
+	}
+	if n.isCut() {
+		return nil, errCut
+	}
+	resp, err := n.next.RoundTrip(req)
+	if err == nil {
+		n.answered(resp)
+	}
+	if err == nil && req.URL.Query().Get("watch") != "" {
+		resource := req.URL.Path[strings.LastIndex(req.URL.Path, "/")+1:]
+		resp.Body = &gatedBody{ReadCloser: resp.Body, gate: n.gate(resource)}
+	}
+	return resp, err
+}
+
+func (n *network) cut() {
+	n.mu.Lock()
+	n.off = true
+	n.mu.Unlock()
+}
+
+func (n *network) isCut() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.off
+}
+
+// holdUp stops the first request that matches, before it is sent, and says so on
+// the channel; it is sent when the returned function is called.
+func (n *network) holdUp(match func(*http.Request) bool) (reached <-chan struct{}, letGo func()) {
+	at, free := make(chan struct{}), make(chan struct{})
+	var first atomic.Bool
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.hooks = append(n.hooks, func(req *http.Request) {
+		if match(req) && first.CompareAndSwap(false, true) {
+			close(at)
+			<-free
+		}
+	})
+	return at, sync.OnceFunc(func() { close(free) })
+}
+
+func writes(method, part string) func(*http.Request) bool {
+	return func(req *http.Request) bool { return req.Method == method && strings.Contains(req.URL.Path, part) }
+}
+
+// gate of a resource's watches: while it is shut no event comes through.
+func (n *network) gate(resource string) *gate {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	g, ok := n.watching[resource]
+	if !ok {
+		g = &gate{}
+		n.watching[resource] = g
+	}
+	return g
+}
+
+type gate struct{ sync.RWMutex }
+
+type gatedBody struct {
+	io.ReadCloser
+	gate *gate
+}
+
+func (b *gatedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.gate.RLock() // an event that has arrived is delivered when the gate opens
+	defer b.gate.RUnlock()
+	return n, err
+}
+
+// count is how many requests got such an answer.
+func (n *network) count(code int) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.codes[code]
+}
+
+// answers sends the answer's code to the next request in flight that matches.
+func (n *network) answers(match func(*http.Request) bool) <-chan int {
+	c := make(chan int, 1)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.replies = append(n.replies, func(resp *http.Response) {
+		if match(resp.Request) {
+			select {
+			case c <- resp.StatusCode:
+			default:
+			}
+		}
+	})
+	return c
+}
+
+func (n *network) answered(resp *http.Response) {
+	n.mu.Lock()
+	if n.codes == nil {
+		n.codes = map[int]int{}
+	}
+	n.codes[resp.StatusCode]++
+	replies := n.replies
+	n.mu.Unlock()
+	for _, f := range replies {
+		f(resp)
+	}
+}
