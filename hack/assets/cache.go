@@ -32,10 +32,11 @@ func openCache() (*cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	source, err := findSource()
+	tree, err := Root()
 	if err != nil {
 		return nil, err
 	}
+	source := filepath.Join(tree, "hack", "controlplane")
 	c := &cache{root: root, source: source}
 	digest := sha256.New()
 	for _, name := range []string{"go.mod", "go.sum", "main.go"} {
@@ -74,16 +75,16 @@ func cacheRoot() (string, error) {
 	return filepath.Join(base, "distlock"), nil
 }
 
-// findSource walks up from the working directory to hack/controlplane.
-func findSource() (string, error) {
+// Root is the top of DistLock's source tree, found upwards from the working
+// directory.
+func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	for {
-		source := filepath.Join(dir, "hack", "controlplane")
-		if _, err := os.Stat(filepath.Join(source, "go.mod")); err == nil {
-			return source, nil
+		if _, err := os.Stat(filepath.Join(dir, "hack", "controlplane", "go.mod")); err == nil {
+			return dir, nil
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {

@@ -56,10 +56,14 @@ func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name 
 // Kubectl runs the kubectl of the assets as the admin and returns its standard
 // output. The error of a failed one holds its standard error.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) ([]byte, error) {
+	return c.kubectl(ctx, nil, args...)
+}
+
+func (c *Cluster) kubectl(ctx context.Context, stdin []byte, args ...string) ([]byte, error) {
 	flags := []string{"--kubeconfig", c.Kubeconfig(), "--cache-dir", filepath.Join(c.dir, "kubectl-cache")}
 	cmd := exec.CommandContext(ctx, filepath.Join(c.assets, "kubectl"), append(flags, args...)...)
 	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		return stdout.Bytes(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
 	}
