@@ -36,7 +36,8 @@ func TestWhateverTheActorsDoTheLawHolds(t *testing.T) {
 			"read":        func(t *rapid.T) { w.views[w.actor(t)] = w.read() },
 			"elsewhere":   func(*rapid.T) { w.writeElsewhere() },
 			"spec":        func(t *rapid.T) { w.setSpec(drawSpec(t)) },
-			"make anew":   func(t *rapid.T) { spec := w.lock.Spec; w.delete(); w.create(spec) },
+			"make anew":   func(*rapid.T) { w.makeAnew() },
+			"raise":       w.raise,
 			"arrive":      w.arrive,
 			"give up":     w.giveUp,
 			"run ungated": w.runUngated,
@@ -177,6 +178,26 @@ func (w *world) endHold(t *rapid.T, f func(protocol.State, string, int64, time.D
 			w.queueUp(v1alpha1.Waiter{Owner: h.Owner, Mode: h.Mode, Permits: h.Permits})
 		}
 	}
+}
+
+// makeAnew deletes the lock and makes it anew. A mark that was raised above the
+// server's versions does not survive that: until they have come up to it, nobody
+// may.
+func (w *world) makeAnew() {
+	if w.judge.highest <= w.version {
+		spec := w.lock.Spec
+		w.delete()
+		w.create(spec)
+	}
+}
+
+// raise raises the mark, as after a restore from a backup.
+func (w *world) raise(t *rapid.T) {
+	i := w.actor(t)
+	next := w.views[i]
+	next.Status.FencingToken = max(next.Status.FencingToken, w.version) + rapid.Int64Range(1, 9).Draw(t, "by")
+	w.judge.raised = true
+	w.write(t, i, next)
 }
 
 func (w *world) open(t *rapid.T) {

@@ -25,22 +25,22 @@ func TestTheLawAndTheJudgeAgreeOnAnyWrite(t *testing.T) {
 		}
 		before := drawStatus(t, "before", 0)
 		after := before
-		if rapid.Bool().Draw(t, "unlike before") {
+		if rapid.IntRange(0, 2).Draw(t, "unlike before") == 0 {
 			after = drawStatus(t, "after", before.FencingToken)
 		}
-		after.Holders = append([]v1alpha1.Hold(nil), after.Holders...)
-		for range rapid.IntRange(0, 2).Draw(t, "changes") {
+		after = *after.DeepCopy()
+		for range rapid.IntRange(1, 3).Draw(t, "changes") {
 			change(t, &after, before.FencingToken+1)
-		}
-		j := judge{highest: before.FencingToken}
-		verdict := j.stored(spec, before, after, math.MaxInt64)
-		if verdict == nil {
-			allowed++
-		} else {
-			forbidden++
-		}
-		if err := protocol.Legal(spec, before, after); (err == nil) != (verdict == nil) {
-			t.Fatalf("Legal: %v; judge: %v\nbefore %s, token %d\nafter  %s, token %d", err, verdict, show(before), before.FencingToken, show(after), after.FencingToken)
+			j := judge{highest: before.FencingToken}
+			verdict := j.stored(spec, before, after, math.MaxInt64)
+			if verdict == nil {
+				allowed++
+			} else {
+				forbidden++
+			}
+			if err := protocol.Legal(spec, before, after); (err == nil) != (verdict == nil) {
+				t.Fatalf("Legal: %v; judge: %v\nbefore %s, token %d\nafter  %s, token %d", err, verdict, show(before), before.FencingToken, show(after), after.FencingToken)
+			}
 		}
 	})
 	if allowed == 0 || forbidden == 0 {
@@ -76,28 +76,34 @@ func drawHold(t *rapid.T, owner string, most int64) v1alpha1.Hold {
 
 // change changes one thing.
 func change(t *rapid.T, st *v1alpha1.DistLockStatus, next int64) {
-	if len(st.Holders) == 0 || rapid.IntRange(0, 3).Draw(t, "grant or change") == 0 {
-		owner := fmt.Sprint("new", len(st.Holders))
-		st.FencingToken = next
-		st.Holders = append(st.Holders, drawHold(t, owner, next))
-		return
+	what := rapid.IntRange(0, 8).Draw(t, "what")
+	if len(st.Holders) == 0 && what > 1 {
+		what = 0
 	}
-	h := &st.Holders[rapid.IntRange(0, len(st.Holders)-1).Draw(t, "which")]
-	switch rapid.IntRange(0, 6).Draw(t, "what") {
+	var h *v1alpha1.Hold
+	if len(st.Holders) > 0 {
+		h = &st.Holders[rapid.IntRange(0, len(st.Holders)-1).Draw(t, "which")]
+	}
+	switch what {
 	case 0:
-		h.Mode = v1alpha1.Exclusive
+		st.FencingToken = next
+		st.Holders = append(st.Holders, drawHold(t, fmt.Sprint("new", len(st.Holders)), next))
 	case 1:
-		h.Permits++
-	case 2:
-		h.FencingToken++
-	case 3:
-		h.RevokeTime = nil
-	case 4:
-		h.RenewTime = metav1.NewMicroTime(h.RenewTime.Add(time.Second))
-	case 5:
 		st.FencingToken--
-	case 6:
+	case 2:
+		h.Mode = v1alpha1.Exclusive
+	case 3:
+		h.Permits++
+	case 4:
+		h.FencingToken++
+	case 5:
 		h.FencingToken, st.FencingToken = next, next
+	case 6:
+		h.RevokeTime = nil
+	case 7:
+		h.RenewTime = metav1.NewMicroTime(h.RenewTime.Add(time.Second))
+	case 8:
+		*h = drawHold(t, h.Owner, h.FencingToken)
 	}
 }
 
