@@ -10,9 +10,11 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
@@ -30,12 +32,14 @@ func Enforce(t *testing.T, c client.WithWatch, namespace string) {
 	watching, stop := context.WithCancel(context.WithoutCancel(t.Context())) // until judged, which is after the test
 	t.Cleanup(stop)
 	for _, list := range lists() {
-		w, err := c.Watch(watching, list, client.InNamespace(namespace))
+		if err := c.List(watching, list, client.InNamespace(namespace)); err != nil {
+			t.Fatalf("law: listing %T: %v", list, err)
+		}
+		w, err := watchtools.NewRetryWatcherWithContext(watching, list.GetResourceVersion(), kindIn{c, list, namespace})
 		if err != nil {
 			t.Fatalf("law: watching %T: %v", list, err)
 		}
 		go r.record(w)
-		t.Cleanup(w.Stop)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), catchUp)
@@ -56,6 +60,18 @@ func lists() []client.ObjectList {
 	return []client.ObjectList{&v1alpha1.DistLockList{}, &batchv1.JobList{}, &corev1.PodList{}}
 }
 
+// kindIn watches one kind in one namespace.
+type kindIn struct {
+	client    client.WithWatch
+	list      client.ObjectList
+	namespace string
+}
+
+// WatchWithContext implements cache.WatcherWithContext.
+func (k kindIn) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return k.client.Watch(ctx, k.list.DeepCopyObject().(client.ObjectList), &client.ListOptions{Namespace: k.namespace, Raw: &o})
+}
+
 type recorder struct {
 	changed chan struct{}
 
@@ -67,11 +83,11 @@ type recorder struct {
 func (r *recorder) record(w watch.Interface) {
 	for e := range w.ResultChan() {
 		r.mu.Lock()
-		switch o := e.Object.(type) {
-		case client.Object:
-			r.seen = append(r.seen, Version{Object: o, Deleted: e.Type == watch.Deleted})
-		default:
+		switch o, ok := e.Object.(client.Object); {
+		case !ok:
 			r.err = fmt.Errorf("watch: %s %v", e.Type, e.Object)
+		case e.Type != watch.Bookmark:
+			r.seen = append(r.seen, Version{Object: o, Deleted: e.Type == watch.Deleted})
 		}
 		r.mu.Unlock()
 		select {
