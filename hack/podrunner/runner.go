@@ -12,7 +12,8 @@
 // second after it is found missing.
 //
 // What it does instead: the process runs on this machine, as this user, with this
-// machine's programs, in a folder of its own; the image is ignored. A container
+// machine's programs, in a folder of its own; the image is ignored. Signals go to the
+// process and its children, not only to the process. A container
 // without a command stays Running until somebody writes a terminal phase to the
 // pod's status, which tests do. Environment from Secrets and ConfigMaps fails the
 // pod; probes, volumes, hooks, resources and native sidecars are ignored.
