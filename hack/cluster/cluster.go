@@ -205,6 +205,26 @@ func (c *Cluster) Stop() error {
 	return nil
 }
 
+// Wait returns when ctx ends, with nil, or when a part ends by itself, with an error
+// that names it.
+func (c *Cluster) Wait(ctx context.Context) error {
+	ended := make(chan string, 3)
+	for _, component := range []*Component{c.Etcd, c.APIServer, c.ControllerManager} {
+		if component != nil {
+			go func() {
+				<-component.child.Done()
+				ended <- component.Name
+			}()
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case name := <-ended:
+		return fmt.Errorf("%s has ended by itself; its log is in %s", name, filepath.Join(c.dir, "logs"))
+	}
+}
+
 // Dir is the folder of data, keys, logs and kubeconfigs.
 func (c *Cluster) Dir() string { return c.dir }
 

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// place is the folder of one control plane. A supervisor holds a lock in it as long
+// as it lives, so nobody has to trust a process id.
+type place string
+
+func (p place) lockFile() string   { return filepath.Join(string(p), "supervisor.lock") }
+func (p place) logFile() string    { return filepath.Join(string(p), "supervisor.log") }
+func (p place) clusterDir() string { return filepath.Join(string(p), "cluster") }
+func (p place) kubeconfig() string { return filepath.Join(p.clusterDir(), "kubeconfig") }
+
+// errRunning means that a supervisor is alive.
+var errRunning = errors.New("a control plane runs here already")
+
+// lock takes the place for this process until it ends, and leaves its process id in
+// it.
+func (p place) lock() error {
+	file, err := os.OpenFile(p.lockFile(), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return errors.Join(errRunning, file.Close())
+	}
+	locked = file
+	return errors.Join(file.Truncate(0), writePID(file))
+}
+
+// locked keeps the file from being closed, which would end the lock.
+var locked *os.File
+
+func writePID(file *os.File) error {
+	_, err := fmt.Fprintln(file, os.Getpid())
+	return err
+}
+
+// supervisor is the process id of the living supervisor, or 0.
+func (p place) supervisor() (int, error) {
+	file, err := os.OpenFile(p.lockFile(), os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = file.Close() }()
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
+		return 0, nil // nobody holds it; closing the file gives it back
+	}
+	content, err := os.ReadFile(p.lockFile())
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(content)))
+}
+
+// remove removes what this command put there and, if nothing else is, the folder.
+func (p place) remove() error {
+	errs := []error{os.RemoveAll(p.clusterDir())}
+	for _, file := range []string{p.logFile(), p.lockFile(), string(p)} {
+		err := os.Remove(file)
+		if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, syscall.ENOTEMPTY) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
