@@ -25,7 +25,7 @@ const (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:shortName=dl,categories=distlock
+// +kubebuilder:resource:shortName=dl
 // +kubebuilder:selectablefield:JSONPath=`.status.lastGranted`
 // +kubebuilder:printcolumn:name="Holder",type=string,JSONPath=`.status.holders[*].owner`,description="Owners of the holds."
 // +kubebuilder:printcolumn:name="Token",type=integer,JSONPath=`.status.fencingToken`,description="The fencing token issued last."

@@ -8,7 +8,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:shortName=lc,categories=distlock
+// +kubebuilder:resource:shortName=lc
 // +kubebuilder:selectablefield:JSONPath=`.spec.lockName`
 // +kubebuilder:printcolumn:name="Lock",type=string,JSONPath=`.spec.lockName`
 // +kubebuilder:printcolumn:name="Granted",type=string,JSONPath=`.status.conditions[?(@.type=="Granted")].status`
