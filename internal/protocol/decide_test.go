@@ -273,3 +273,18 @@ func TestAStateDiffersWhenThereIsSomethingToWrite(t *testing.T) {
 		t.Error("a renewal does not differ", err)
 	}
 }
+
+func TestAtMost256AreGrantedTogether(t *testing.T) {
+	var requests []protocol.Request
+	for i := range 300 {
+		requests = append(requests, ask(shared(fmt.Sprint("s", i), 1), i, int64(i)))
+	}
+	s := newServer(100, v1alpha1.DistLockSpec{})
+	if err := decide(protocol.Observed{Requests: requests})(s); err != nil {
+		t.Fatal(err)
+	}
+	st := s.lock.Status
+	if len(st.Holders) != 256 || st.Holders[255].Owner != "s255" || st.FencingToken != 100 || len(st.Queue) != 32 || st.Queue[0].Owner != "s256" || st.Waiting != 44 {
+		t.Errorf("%d holds, token %d, %d of %d waiters stored", len(st.Holders), st.FencingToken, len(st.Queue), st.Waiting)
+	}
+}

@@ -1,6 +1,7 @@
 package protocol_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -85,7 +86,7 @@ func TestAtMost256HoldsShareALockWithoutACapacity(t *testing.T) {
 			t.Fatalf("hold %d: %v", i+1, err)
 		}
 	}
-	if err := acquire(shared("s256", 1))(s); err != protocol.ErrHeld {
+	if err := acquire(shared("s256", 1))(s); !errors.Is(err, protocol.ErrHeld) {
 		t.Fatalf("hold 257: error %v, want %v", err, protocol.ErrHeld)
 	}
 	if err := release("s7", 107, 0)(s); err != nil {
@@ -149,10 +150,10 @@ func TestNothingIsGrantedWhenNoTokenIsLeft(t *testing.T) {
 		{Version: 100, Status: v1alpha1.DistLockStatus{FencingToken: v1alpha1.MaxToken}},
 		{Version: v1alpha1.MaxToken + 1},
 	} {
-		if next, err := s.Grant(exclusive("a"), noon); err != protocol.ErrTokensExhausted || len(next.Status.Holders) > 0 {
+		if next, err := s.Grant(exclusive("a"), noon); !errors.Is(err, protocol.ErrTokensExhausted) || len(next.Status.Holders) > 0 {
 			t.Errorf("%+v: error %v, %s", s, err, show(next.Status))
 		}
-		if _, err := s.Acquire(exclusive("a"), noon); err != protocol.ErrTokensExhausted {
+		if _, err := s.Acquire(exclusive("a"), noon); !errors.Is(err, protocol.ErrTokensExhausted) {
 			t.Errorf("%+v: Acquire: error %v", s, err)
 		}
 	}
@@ -232,7 +233,7 @@ func TestTwoThatDecideFromTheSameVersionCannotBothWrite(t *testing.T) {
 	if err := s.update(a); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.update(b); err != errConflict || show(s.lock.Status) != "a=100" {
+	if err := s.update(b); !errors.Is(err, errConflict) || show(s.lock.Status) != "a=100" {
 		t.Fatalf("error %v, %s", err, show(s.lock.Status))
 	}
 }

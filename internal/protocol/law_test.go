@@ -1,6 +1,7 @@
 package protocol_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"testing"
@@ -125,7 +126,7 @@ func TestTheLawKnowsItsBounds(t *testing.T) {
 		{v1alpha1.DistLockStatus{FencingToken: 1<<53 - 1}, nil},
 		{v1alpha1.DistLockStatus{FencingToken: 1 << 53}, protocol.ErrTokenOutOfRange},
 	} {
-		if err := protocol.Legal(v1alpha1.DistLockSpec{}, none, c.after); err != c.want {
+		if err := protocol.Legal(v1alpha1.DistLockSpec{}, none, c.after); !errors.Is(err, c.want) {
 			t.Errorf("%d holders, token %d: %v, want %v", len(c.after.Holders), c.after.FencingToken, err, c.want)
 		}
 	}

@@ -102,5 +102,7 @@ func scribble(v reflect.Value) {
 		v.SetString(v.String() + " scribbled")
 	case reflect.Int32, reflect.Int64:
 		v.SetInt(v.Int() + 1000)
+	default:
+		panic("a status has a " + v.Kind().String())
 	}
 }

@@ -1,6 +1,7 @@
 package transitions
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -33,7 +34,7 @@ func TestTheProtocolJudgesEveryTransitionAsTheTableSays(t *testing.T) {
 			if c.later != nil {
 				spec = specOf(*c.later)
 			}
-			if err := protocol.Legal(spec, stored, c.write); err != c.want {
+			if err := protocol.Legal(spec, stored, c.write); !errors.Is(err, c.want) {
 				t.Errorf("%v, want %v", err, c.want)
 			}
 		})
@@ -71,7 +72,7 @@ func TestTheAPIServerJudgesEveryTransitionAsTheTableSays(t *testing.T) {
 
 func TestEveryRuleOfTheLawIsBrokenInTheTable(t *testing.T) {
 	for _, law := range laws {
-		if !slices.ContainsFunc(table, func(c transition) bool { return c.want == law }) {
+		if !slices.ContainsFunc(table, func(c transition) bool { return errors.Is(c.want, law) }) {
 			t.Errorf("no transition breaks: %v", law)
 		}
 	}
@@ -95,7 +96,7 @@ func TestTheSchemaHasNoOtherRulesThanTheLaw(t *testing.T) {
 	got := rulesOf(*crd.Spec.Versions[0].Schema.OpenAPIV3Schema)
 	var want []string
 	for _, law := range laws {
-		if law != protocol.ErrTooManyHolders && law != protocol.ErrTokenOutOfRange { // bounds
+		if bounds[law] == "" {
 			want = append(want, law.Error())
 		}
 	}

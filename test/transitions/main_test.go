@@ -72,14 +72,17 @@ func broken(err error) ([]string, error) {
 	return rules, nil
 }
 
-// refusal is what the API server says of a write that breaks a rule of the law:
-// its text, but for the bounds that the schema states without a rule.
+// bounds are what the API server says where the schema states the law without a
+// rule.
+var bounds = map[error]string{
+	protocol.ErrTooManyHolders:  "Too many: 257: must have at most 256 items",
+	protocol.ErrTokenOutOfRange: "9007199254740992: fencingToken in body should be less than or equal to 9007199254740991",
+}
+
+// refusal is what the API server says of a write that breaks a rule of the law.
 func refusal(law error) string {
-	switch law {
-	case protocol.ErrTooManyHolders:
-		return "Too many: 257: must have at most 256 items"
-	case protocol.ErrTokenOutOfRange:
-		return "9007199254740992: fencingToken in body should be less than or equal to 9007199254740991"
+	if bound, ok := bounds[law]; ok {
+		return bound
 	}
 	return law.Error()
 }

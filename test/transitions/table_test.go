@@ -29,7 +29,7 @@ type history []v1alpha1.DistLockStatus
 var table = slices.Concat([]transition{
 	{name: "nothing happens", write: status(0)},
 	{name: "nothing changes", history: history{status(7, x("a", 7))}, write: status(7, x("a", 7))},
-}, fencing, exclusion, capacities, revocation, bounds)
+}, fencing, exclusion, capacities, revocation, limits)
 
 // L2: every grant has a new, greater token.
 var fencing = []transition{
@@ -133,7 +133,7 @@ var revocation = []transition{
 }
 
 // What the schema bounds.
-var bounds = []transition{
+var limits = []transition{
 	{name: "the last token", write: status(v1alpha1.MaxToken, x("a", v1alpha1.MaxToken))},
 	{name: "256 holds are granted", write: status(7, many(0, 256, 7)...)},
 	{name: "256 holds are renewed", history: history{status(7, many(0, 256, 7)...)}, write: status(7, many(0, 256, 7, renewed(1))...)},
