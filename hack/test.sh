@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Runs all tests of the main module. One package at a time, since most of them start a control plane of their own and
+# measure seconds; with the race detector where there is a C compiler for it. Arguments go to `go test`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+begun=$SECONDS
+KUBEBUILDER_ASSETS=$(go run ./hack/assets/cmd)
+export KUBEBUILDER_ASSETS
+unset KUBECONFIG # no test may reach a cluster that is not its own
+
+race=
+if [[ $(go env CGO_ENABLED) == 1 ]]; then
+  race=-race
+else
+  echo "test: no C compiler, so without the race detector" >&2
+fi
+
+echo "test: compiling" >&2
+go build $race ./... # all packages at once; go test -p 1 would compile one after the other
+echo "test: running on the control plane in $KUBEBUILDER_ASSETS" >&2
+report=$(mktemp)
+trap 'rm -f "$report"' EXIT
+if go test $race -p 1 -count 1 -timeout 30m "$@" ./... | grep -v --line-buffered 'no test files' | tee "$report"; then
+  echo "test: PASS: $(grep -c '^ok' "$report") packages in $((SECONDS - begun)) s"
+else
+  echo "test: FAIL after $((SECONDS - begun)) s:"
+  grep -E '^(--- FAIL|FAIL)' "$report" | sort -u || true
+  exit 1
+fi
