@@ -22,6 +22,10 @@ help: ## List the targets.
 
 ## Use
 
+.PHONY: demo
+demo: assets ## Watch the main job on a local control plane, a crash of the controller included.
+	@go run ./hack/demo
+
 .PHONY: up
 up: assets ## Start a local control plane with CRDs, RBAC and policies; prints its kubeconfig.
 	@go build -o bin/hack-local ./hack/local
