@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,10 +17,28 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
 )
 
+// shared runs everything and serves the tests that leave it as it was.
+var shared *Cluster
+
+func TestMain(m *testing.M) {
+	var err error
+	if shared, err = Start(context.Background(), Options{}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := shared.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
 func TestTwoClustersRunSideBySideAndStopLeavesNothing(t *testing.T) {
-	first, second := start(t, Options{}), start(t, Options{NoControllerManager: true, NoPods: true})
+	first, second := start(t, Options{}), shared
 	makeConfigMap(t, first, "only-here")
 	_, err := client(t, second.Config()).CoreV1().ConfigMaps("default").Get(t.Context(), "only-here", metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
@@ -62,7 +81,7 @@ func TestTheAPIServerComesBackWithItsData(t *testing.T) {
 }
 
 func TestAPausedAPIServerIsSilentUntilItResumes(t *testing.T) {
-	c := start(t, Options{NoControllerManager: true, NoPods: true})
+	c := shared
 	if err := c.APIServer.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +99,7 @@ func TestAPausedAPIServerIsSilentUntilItResumes(t *testing.T) {
 }
 
 func TestAServiceAccountCanDoOnlyWhatItMay(t *testing.T) {
-	c := start(t, Options{NoPods: true}) // the default service account comes from a controller
+	c := shared
 	config, err := c.ServiceAccountConfig(t.Context(), "default", "default")
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +125,7 @@ func TestAServiceAccountCanDoOnlyWhatItMay(t *testing.T) {
 }
 
 func TestKubectlReportsWhatWentWrong(t *testing.T) {
-	c := start(t, Options{NoControllerManager: true, NoPods: true})
+	c := shared
 	out, err := c.Kubectl(t.Context(), "version", "-o", "json")
 	if err != nil || !strings.Contains(string(out), `"gitVersion"`) {
 		t.Errorf("kubectl version: error %v, output %s", err, out)
@@ -117,14 +136,15 @@ func TestKubectlReportsWhatWentWrong(t *testing.T) {
 }
 
 func TestADeletedNamespaceGoesWithAllThatIsInIt(t *testing.T) {
-	c := start(t, Options{})
+	c := shared
 	api := client(t, c.Config()).CoreV1()
 	if _, err := api.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "pod"},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i", Command: []string{"sleep", "600"}}}},
+		// With a longer grace the namespace controller looks again after half of it.
+		Spec: corev1.PodSpec{TerminationGracePeriodSeconds: ptr.To(int64(1)), Containers: []corev1.Container{{Name: "c", Image: "i", Command: []string{"sleep", "600"}}}},
 	}
 	if _, err := api.Pods("gone").Create(t.Context(), pod, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

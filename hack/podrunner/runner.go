@@ -9,7 +9,7 @@
 // node fields). restartPolicy is honoured, with a second between restarts. A pod
 // that is deleted gets SIGTERM, after its grace period SIGKILL, then its terminal
 // phase, and only then its object goes. A pod that was deleted by force is killed a
-// second after it is found missing.
+// second after it is found missing. `kubectl logs` works, with -f and --tail.
 //
 // What it does instead: the process runs on this machine, as this user, with this
 // machine's programs, in a folder of its own; the image is ignored. Signals go to the
@@ -83,16 +83,24 @@ func Start(ctx context.Context, o Options) (*Runner, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("pod runner: %w", err)
 	}
-	if err := r.registerNode(ctx); err != nil {
-		return nil, fmt.Errorf("pod runner: %w", err)
-	}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r.cancel = cancel
-	if err := r.watch(ctx, running); err != nil {
+	if err := r.start(ctx, running); err != nil {
 		r.Stop()
 		return nil, fmt.Errorf("pod runner: %w", err)
 	}
 	return r, nil
+}
+
+func (r *Runner) start(ctx, running context.Context) error {
+	port, err := r.serveLogs(running)
+	if err != nil {
+		return err
+	}
+	if err := r.registerNode(ctx, port); err != nil {
+		return err
+	}
+	return r.watch(ctx, running)
 }
 
 // Stop kills the pods' processes and returns when all are gone. It writes nothing:

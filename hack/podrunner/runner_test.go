@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -172,6 +173,29 @@ func TestWithoutACommandAPodRunsUntilSomebodySaysOtherwise(t *testing.T) {
 		t.Errorf("phase %s, exit code %d", deleted.Status.Phase, exitCode(deleted))
 	}
 	releaseObject(t, deleted)
+}
+
+func TestKubectlLogsShowsAndFollowsTheOutput(t *testing.T) {
+	pod := run(t, container("main", "sh", "-c", "echo one; echo two; while ! test -e go; do sleep 0.1; done; echo three"))
+	untilLog(t, pod, "two\n")
+	out, err := shared.Kubectl(t.Context(), "logs", pod.Name, "--tail=1")
+	if err != nil || string(out) != "two\n" {
+		t.Errorf("the last line: %q, error %v", out, err)
+	}
+	followed := make(chan string)
+	go func() {
+		out, err := shared.Kubectl(t.Context(), "logs", "-f", pod.Name)
+		followed <- fmt.Sprint(string(out), err)
+	}()
+	if err := os.WriteFile(filepath.Join(filepath.Dir(shared.Pods.LogFile(pod, "main")), "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-followed; got != "one\ntwo\nthree\n<nil>" {
+		t.Errorf("followed: %q", got)
+	}
+	if out, err := shared.Kubectl(t.Context(), "logs", pod.Name, "-c", "none"); err == nil {
+		t.Errorf("of a container that is not there: %q", out)
+	}
 }
 
 func TestAJobCompletesThroughItsPods(t *testing.T) {
