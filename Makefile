@@ -27,7 +27,8 @@ demo: assets ## Watch the main job on a local control plane, a crash of the cont
 	@go run ./hack/demo
 
 .PHONY: up
-up: assets ## Start a local control plane with CRDs, RBAC and policies; prints its kubeconfig.
+up: ## Start a local control plane with CRDs, RBAC and policies; prints its kubeconfig.
+	@go run ./hack/assets/cmd >/dev/null
 	@go build -o bin/hack-local ./hack/local
 	@bin/hack-local up
 

@@ -38,7 +38,7 @@ const NodeName = "local"
 type Options struct {
 	// Dir holds the data, keys, logs and kubeconfigs. It is made, and may be left
 	// over from an earlier cluster, whose data it then goes on with. By default a
-	// temporary folder that Stop removes.
+	// temporary folder that Stop removes, or the next Start if this process is killed.
 	Dir string
 	// Assets is the folder of binaries; by default what assets.Find returns.
 	Assets string
@@ -63,7 +63,7 @@ type Cluster struct {
 	Pods                               *podrunner.Runner
 
 	dir       string
-	temporary bool
+	temporary *temporary // nil when the caller chose dir
 	assets    string
 	log       io.Writer
 	pki       *pki
@@ -103,19 +103,16 @@ func prepare(o Options) (*Cluster, error) {
 		return nil, fmt.Errorf("%s has no %v", c.assets, missing)
 	}
 	if c.dir == "" {
-		c.temporary = true
-		if c.dir, err = os.MkdirTemp("", "distlock-cluster-"); err != nil {
+		if c.temporary, err = newTemporary(); err != nil {
 			return nil, err
 		}
+		c.dir = c.temporary.dir
 	}
 	if c.dir, err = filepath.Abs(c.dir); err != nil {
 		return nil, err
 	}
 	if err := c.prepareIn(o); err != nil {
-		if c.temporary {
-			err = errors.Join(err, os.RemoveAll(c.dir))
-		}
-		return nil, err
+		return nil, errors.Join(err, c.temporary.remove())
 	}
 	return c, nil
 }
@@ -199,10 +196,7 @@ func (c *Cluster) Stop() error {
 			component.Stop()
 		}
 	}
-	if c.temporary {
-		return os.RemoveAll(c.dir)
-	}
-	return nil
+	return c.temporary.remove()
 }
 
 // Wait returns when ctx ends, with nil, or when a part ends by itself, with an error

@@ -45,6 +45,10 @@ func TestTwoClustersRunSideBySideAndStopLeavesNothing(t *testing.T) {
 		t.Errorf("the second cluster has what was made in the first: error %v", err)
 	}
 
+	first.ControllerManager.Kill()
+	if err := first.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "kube-controller-manager has ended") {
+		t.Errorf("after its end: got error %v", err)
+	}
 	if err := first.Stop(); err != nil {
 		t.Fatal(err)
 	}
