@@ -10,6 +10,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
 	"github.com/distlock-dev/distlock/internal/protocol"
@@ -143,7 +144,11 @@ func (r *Reconciler) stopIntruder(ctx context.Context, job *batchv1.Job) error {
 // patchJob sends a JSON Patch; errChanged when one of its tests failed, or the
 // Job cannot be changed like that yet, or it is gone.
 func (r *Reconciler) patchJob(ctx context.Context, job *batchv1.Job, ops jobPatch) error {
-	err := r.Client.Patch(ctx, job.DeepCopy(), ops)
+	var opts []client.PatchOption
+	if job.Labels[v1alpha1.GatedLabel] != "true" {
+		opts = append(opts, client.DisableReadYourWritesConsistency) // the cache will never show it
+	}
+	err := r.Client.Patch(ctx, job.DeepCopy(), ops, opts...)
 	if apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
 		return fmt.Errorf("%w: %w", errChanged, err)
 	}

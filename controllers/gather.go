@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -19,6 +20,10 @@ import (
 // graceAfterDeletion is how long after a Job's deletion the Job controller may
 // still create pods that were under way: a deleted Job acknowledges nothing.
 const graceAfterDeletion = 5 * time.Second
+
+// cacheLag is how long the cache may take to show this process's own writes
+// before it is read around.
+const cacheLag = 3 * time.Second
 
 // gathered is what one reconcile has read. Jobs and claims were read before
 // anything is written, so what is written later proves something about them.
@@ -63,14 +68,16 @@ func (r *Reconciler) gather(ctx context.Context, locks client.Reader, key types.
 // gatherAskers lists the Jobs and claims that name the lock.
 func (r *Reconciler) gatherAskers(ctx context.Context, g *gathered) error {
 	var jobs batchv1.JobList
-	if err := r.Client.List(ctx, &jobs, client.InNamespace(g.key.Namespace), client.MatchingFields{lockIndex: g.key.Name}); err != nil {
+	if err := r.list(ctx, &jobs, g.key, client.MatchingLabels{v1alpha1.GatedLabel: "true"}); err != nil {
 		return fmt.Errorf("listing the Jobs of DistLock %s: %w", g.key, err)
 	}
 	for i := range jobs.Items {
-		g.jobs[jobs.Items[i].UID] = &jobs.Items[i]
+		if lockAnnotation(&jobs.Items[i]) == g.key.Name {
+			g.jobs[jobs.Items[i].UID] = &jobs.Items[i]
+		}
 	}
 	var claims v1alpha1.LockClaimList
-	if err := r.Client.List(ctx, &claims, client.InNamespace(g.key.Namespace), client.MatchingFields{lockIndex: g.key.Name}); err != nil {
+	if err := r.list(ctx, &claims, g.key, client.MatchingFields{"spec.lockName": g.key.Name}); err != nil {
 		return fmt.Errorf("listing the LockClaims of DistLock %s: %w", g.key, err)
 	}
 	for i := range claims.Items {
@@ -79,10 +86,25 @@ func (r *Reconciler) gatherAskers(ctx context.Context, g *gathered) error {
 	return nil
 }
 
+// list lists those that name a lock from the cache, once it shows this process's
+// own writes. Where a watch is stuck it may not for long; then it lists what is
+// narrow at the API server.
+func (r *Reconciler) list(ctx context.Context, list client.ObjectList, lock types.NamespacedName, narrow client.ListOption) error {
+	cached, cancel := context.WithTimeout(ctx, cacheLag)
+	defer cancel()
+	err := r.Client.List(cached, list, client.InNamespace(lock.Namespace), client.MatchingFields{lockIndex: lock.Name})
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = r.Live.List(ctx, list, client.InNamespace(lock.Namespace), narrow)
+	}
+	return err
+}
+
 func (r *Reconciler) gatherLock(ctx context.Context, locks client.Reader, g *gathered) (err error) {
 	lock := &v1alpha1.DistLock{}
-	err = locks.Get(ctx, g.key, lock)
-	if apierrors.IsNotFound(err) {
+	cached, cancel := context.WithTimeout(ctx, cacheLag)
+	defer cancel()
+	err = locks.Get(cached, g.key, lock)
+	if apierrors.IsNotFound(err) || (errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil) {
 		err = r.Live.Get(ctx, g.key, lock)
 	}
 	if apierrors.IsNotFound(err) {

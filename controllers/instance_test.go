@@ -73,7 +73,6 @@ type network struct {
 	off      bool
 	hooks    []func(*http.Request)
 	replies  []func(*http.Response)
-	codes    map[int]int
 	watching map[string]*gate // by resource
 }
 
@@ -158,13 +157,6 @@ func (b *gatedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// count is how many requests got such an answer.
-func (n *network) count(code int) int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.codes[code]
-}
-
 // answers sends the answer's code to the next request in flight that matches.
 func (n *network) answers(match func(*http.Request) bool) <-chan int {
 	c := make(chan int, 1)
@@ -183,10 +175,6 @@ func (n *network) answers(match func(*http.Request) bool) <-chan int {
 
 func (n *network) answered(resp *http.Response) {
 	n.mu.Lock()
-	if n.codes == nil {
-		n.codes = map[int]int{}
-	}
-	n.codes[resp.StatusCode]++
 	replies := n.replies
 	n.mu.Unlock()
 	for _, f := range replies {

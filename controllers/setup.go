@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -81,7 +82,11 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, clk clock.PassiveCl
 		Watches(&v1alpha1.LockClaim{}, byLock(func(o client.Object) string { return o.(*v1alpha1.LockClaim).Spec.LockName })).
 		Watches(&batchv1.Job{}, byLock(lockAnnotation), builder.WithPredicates(jobChanged)).
 		Watches(&corev1.Pod{}, byLock(lockAnnotation), builder.WithPredicates(podEnded)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 4, EnableWarmup: ptr.To(true)}).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: 4,
+			EnableWarmup:            ptr.To(true),
+			ReconciliationTimeout:   time.Minute, // a request that hangs must not take a worker for ever
+		}).
 		Complete(r)
 }
 
