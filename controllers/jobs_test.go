@@ -107,14 +107,15 @@ func TestARevokedJobStopsAndWaitsAgainAtTheEndOfTheQueue(t *testing.T) {
 	a := jobOn(t, ns, "a", "nightly")
 	pod := podOf(t, a)
 	b, c := jobOn(t, ns, "b", "nightly"), jobOn(t, ns, "c", "nightly")
-	token := untilQueued(t, ns, "nightly", 2).Status.FencingToken
+	waiting := untilClaim(t, claimOn(t, ns, "d", "nightly", nil), v1alpha1.ReasonWaiting)
+	token := untilQueued(t, ns, "nightly", 3).Status.FencingToken
 
 	revoke(t, ns, "nightly", ownerOf(a))
 	untilJob(t, ns, "a", "known to be suspended", func(j *batchv1.Job) bool {
 		return suspended(j) && len(j.Status.Conditions) > 0 && j.Status.Conditions[0].Status == corev1.ConditionTrue
 	})
-	waiting := claimOn(t, ns, "d", "nightly", nil)
-	untilClaim(t, waiting, v1alpha1.ReasonWaiting) // the controller looked at the lock once more
+	again := untilClaim(t, claimOn(t, ns, "e", "nightly", nil), v1alpha1.ReasonWaiting) // the controller looked at the lock once more
+	must(t, admin.Delete(t.Context(), again))
 	if l := untilQueued(t, ns, "nightly", 3); !heldBy(a)(l) {
 		t.Fatalf("the lock went on while the pod of a was terminating: %+v", l.Status)
 	}

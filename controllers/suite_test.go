@@ -22,6 +22,9 @@ import (
 	"github.com/distlock-dev/distlock/test/law"
 )
 
+// node is where the tests play the kubelet.
+const node = "played"
+
 // patience is how long anything may take that a test waits for.
 const patience = time.Minute
 
@@ -181,7 +184,7 @@ func podOf(t *testing.T, j *batchv1.Job) *corev1.Pod {
 	defer w.Stop()
 	for e := range w.ResultChan() {
 		if p, ok := e.Object.(*corev1.Pod); ok && e.Type == watch.Added && p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodPending {
-			must(t, admin.SubResource("binding").Create(t.Context(), p, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "nowhere"}}))
+			must(t, admin.SubResource("binding").Create(t.Context(), p, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node}}))
 			setPhase(t, p, corev1.PodRunning)
 			return p
 		}
@@ -212,6 +215,9 @@ func setUp(ctx context.Context, e *env.Env) (err error) {
 	if admin, err = client.NewWithWatch(e.Config(), client.Options{Scheme: env.Scheme()}); err != nil {
 		return err
 	}
-	controllerConfig, err = e.ControllerConfig(ctx)
-	return err
+	if controllerConfig, err = e.ControllerConfig(ctx); err != nil {
+		return err
+	}
+	// Pod garbage collection takes pods on a node that does not exist.
+	return admin.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
 }
