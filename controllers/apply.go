@@ -190,8 +190,8 @@ func (r *Reconciler) answerClaims(ctx context.Context, g *gathered, effects prot
 			}
 		}
 	}
-	answer(effects.Waiting, v1alpha1.ReasonWaiting, fmt.Sprintf("waits in the queue of DistLock %s", g.key.Name))
-	answer(effects.Impossible, v1alpha1.ReasonTooManyPermits, fmt.Sprintf("asks for more permits than the capacity of DistLock %s", g.key.Name))
+	answer(effects.Waiting, v1alpha1.ReasonWaiting, "waits in the queue of DistLock "+g.key.Name)
+	answer(effects.Impossible, v1alpha1.ReasonTooManyPermits, "asks for more permits than the capacity of DistLock "+g.key.Name)
 	for _, c := range g.claims {
 		if claimIsLost(c, g.lock) {
 			errs = append(errs, r.refuseClaim(ctx, c, v1alpha1.ReasonLost, "the hold ended: stop, then delete this LockClaim"))

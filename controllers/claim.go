@@ -58,7 +58,7 @@ func (r *Reconciler) setGranted(ctx context.Context, before, next *v1alpha1.Lock
 	meta.SetStatusCondition(&next.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.GrantedCondition, Status: status, Reason: reason, Message: message, ObservedGeneration: next.Generation,
 	})
-	if err := r.Client.Status().Update(ctx, next); client.IgnoreNotFound(err) != nil {
+	if err := client.IgnoreNotFound(r.Client.Status().Update(ctx, next)); err != nil {
 		return fmt.Errorf("writing the status of LockClaim %s/%s: %w", next.Namespace, next.Name, err)
 	}
 	return nil

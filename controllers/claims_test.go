@@ -5,7 +5,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
@@ -58,7 +57,7 @@ func TestALeasedClaimIsFinishedWhenItsHoldExpires(t *testing.T) {
 	ns := namespace(t)
 	startController(t, ns)
 	lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
-	claim := claimOn(t, ns, "killed", "nightly", ptr.To(int32(3)))
+	claim := claimOn(t, ns, "killed", "nightly", new(int32(3)))
 	owner := "claim/" + string(claim.UID)
 	held := untilLock(t, ns, "nightly", "held by the claim", func(l *v1alpha1.DistLock) bool {
 		return len(l.Status.Holders) == 1 && l.Status.Holders[0].Owner == owner

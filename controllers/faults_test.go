@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
@@ -85,7 +84,7 @@ func TestFault06JobsAreCreatedWhileTheControllerIsDown(t *testing.T) {
 func TestFault08TheTokenRisesWhenTheLockIsDeletedAndMadeAnew(t *testing.T) {
 	ns := namespace(t)
 	startController(t, ns)
-	lock := lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
+	lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
 	var last int64
 	for i := range 3 {
 		j := jobOn(t, ns, fmt.Sprintf("run-%d", i), "nightly")
@@ -95,9 +94,8 @@ func TestFault08TheTokenRisesWhenTheLockIsDeletedAndMadeAnew(t *testing.T) {
 		}
 		last = held.Status.FencingToken
 		setPhase(t, podOf(t, j), corev1.PodSucceeded)
-		lock = untilFree(t, ns, "nightly")
-		must(t, admin.Delete(t.Context(), lock))
-		lock = lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
+		must(t, admin.Delete(t.Context(), untilFree(t, ns, "nightly")))
+		lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
 	}
 }
 
@@ -145,7 +143,7 @@ func TestFault18ARenewalAndAnExpiryRace(t *testing.T) {
 			must(t, err)
 			expired, err := s.Expire(holder.owner, holder.token, time.Minute, time.Now())
 			must(t, err)
-			expired, err = expired.Grant(protocol.NewWaiter(l.Spec, "next", nil, nil, ptr.To(int32(3)), nil), time.Now())
+			expired, err = expired.Grant(protocol.NewWaiter(l.Spec, "next", nil, nil, new(int32(3)), nil), time.Now())
 			must(t, err)
 			results := make(chan error, 2)
 			for _, next := range []protocol.State{renewed, expired} {

@@ -62,7 +62,10 @@ func (r *Reconciler) gather(ctx context.Context, locks client.Reader, key types.
 	if err := r.gatherWaiters(ctx, &g); err != nil {
 		return g, err
 	}
-	return g, r.gatherRequests(ctx, &g)
+	if err := r.gatherRequests(ctx, &g); err != nil {
+		return g, err
+	}
+	return g, nil
 }
 
 // gatherAskers lists the Jobs and claims that name the lock.

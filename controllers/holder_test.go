@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
-	"k8s.io/utils/ptr"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
 	"github.com/distlock-dev/distlock/internal/protocol"
@@ -37,7 +36,7 @@ func (h *holder) takeAnew(t *testing.T) {
 	h.owner = "program"
 	must(t, h.write(t.Context(), func(s protocol.State) (protocol.State, error) {
 		s.Status.Holders = nil
-		next, err := s.Grant(protocol.NewWaiter(s.Spec, h.owner, nil, nil, ptr.To(h.lease), nil), time.Now())
+		next, err := s.Grant(protocol.NewWaiter(s.Spec, h.owner, nil, nil, new(h.lease), nil), time.Now())
 		h.token = next.Status.FencingToken
 		return next, err
 	}))

@@ -12,7 +12,6 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/config"
@@ -34,13 +33,13 @@ func startController(t *testing.T, ns string) *instance {
 	t.Helper()
 	i := &instance{network: &network{watching: map[string]*gate{}}, done: make(chan struct{})}
 	cfg := rest.CopyConfig(controllerConfig)
-	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { i.network.next = rt; return i.network })
+	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { i.next = rt; return i.network })
 	opts := controllers.CacheOptions()
 	opts.DefaultNamespaces = map[string]cache.Config{ns: {}}
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: env.Scheme(), Cache: opts, Client: controllers.ClientOptions(),
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -49,7 +48,7 @@ func startController(t *testing.T, ns string) *instance {
 	i.stop = cancel
 	go func() {
 		defer close(i.done)
-		if err := mgr.Start(ctx); err != nil && !i.network.isCut() {
+		if err := mgr.Start(ctx); err != nil && !i.isCut() {
 			t.Errorf("controller: %v", err)
 		}
 	}()
@@ -72,7 +71,7 @@ type network struct {
 	mu       sync.Mutex
 	off      bool
 	hooks    []func(*http.Request)
-	replies  []func(*http.Response)
+	replies  []func(*http.Request, int)
 	watching map[string]*gate // by resource
 }
 
@@ -90,7 +89,7 @@ func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	resp, err := n.next.RoundTrip(req)
 	if err == nil {
-		n.answered(resp)
+		n.answered(req, resp.StatusCode)
 	}
 	if err == nil && req.URL.Query().Get("watch") != "" {
 		resource := req.URL.Path[strings.LastIndex(req.URL.Path, "/")+1:]
@@ -162,10 +161,10 @@ func (n *network) answers(match func(*http.Request) bool) <-chan int {
 	c := make(chan int, 1)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.replies = append(n.replies, func(resp *http.Response) {
-		if match(resp.Request) {
+	n.replies = append(n.replies, func(req *http.Request, code int) {
+		if match(req) {
 			select {
-			case c <- resp.StatusCode:
+			case c <- code:
 			default:
 			}
 		}
@@ -173,11 +172,11 @@ func (n *network) answers(match func(*http.Request) bool) <-chan int {
 	return c
 }
 
-func (n *network) answered(resp *http.Response) {
+func (n *network) answered(req *http.Request, code int) {
 	n.mu.Lock()
 	replies := n.replies
 	n.mu.Unlock()
 	for _, f := range replies {
-		f(resp)
+		f(req, code)
 	}
 }

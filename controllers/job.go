@@ -111,7 +111,7 @@ func jobRequest(job *batchv1.Job, f jobFacts, spec v1alpha1.DistLockSpec, seen i
 		if err != nil || n < 1 {
 			return protocol.Request{}, fmt.Errorf("annotation %s: %q is not a number of permits", v1alpha1.PermitsAnnotation, f.permits)
 		}
-		permits = ptr.To(int32(n))
+		permits = new(int32(n))
 	}
 	since := job.CreationTimestamp.Time
 	if f.queuedAt != "" {

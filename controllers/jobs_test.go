@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
@@ -89,7 +88,7 @@ func TestAJobThatIsMadeToLookFinishedKeepsTheLockUntilItsPodHasEnded(t *testing.
 		a.Status.Conditions = append(a.Status.Conditions,
 			batchv1.JobCondition{Type: batchv1.JobFailureTarget, Status: corev1.ConditionTrue, LastTransitionTime: now},
 			batchv1.JobCondition{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, LastTransitionTime: now})
-		a.Status.Active, a.Status.Ready, a.Status.Terminating = 0, ptr.To(int32(0)), ptr.To(int32(0))
+		a.Status.Active, a.Status.Ready, a.Status.Terminating = 0, new(int32(0)), new(int32(0))
 		return admin.Status().Update(t.Context(), a)
 	}))
 	await(t, listed, "the look for pods")
@@ -184,7 +183,7 @@ func TestAJobWhoseLockDoesNotExistWaitsUntilItDoes(t *testing.T) {
 func TestSharedJobsRunTogetherUpToTheCapacity(t *testing.T) {
 	ns := namespace(t)
 	startController(t, ns)
-	lockIn(t, ns, "licences", v1alpha1.DistLockSpec{Capacity: ptr.To(int32(3))})
+	lockIn(t, ns, "licences", v1alpha1.DistLockSpec{Capacity: new(int32(3))})
 	permits := func(n string) func(*batchv1.Job) {
 		return func(j *batchv1.Job) { j.Annotations[v1alpha1.PermitsAnnotation] = n }
 	}

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -43,7 +42,7 @@ func CacheOptions() cache.Options {
 
 // ClientOptions make cached reads wait for this process's own writes.
 func ClientOptions() client.Options {
-	return client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: ptr.To(true)}}
+	return client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: new(true)}}
 }
 
 func stripJob(obj any) (any, error) {
@@ -84,7 +83,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, clk clock.PassiveCl
 		Watches(&corev1.Pod{}, byLock(lockAnnotation), builder.WithPredicates(podEnded)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 4,
-			EnableWarmup:            ptr.To(true),
+			EnableWarmup:            new(true),
 			ReconciliationTimeout:   time.Minute, // a request that hangs must not take a worker for ever
 		}).
 		Complete(r)

@@ -55,7 +55,7 @@ func TestFault35AJobIsRevokedWhileItsSecondPodIsUnderWay(t *testing.T) {
 	ns := namespace(t)
 	startController(t, ns)
 	lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
-	a := jobOn(t, ns, "a", "nightly", func(j *batchv1.Job) { j.Spec.Completions = ptr.To(int32(2)) })
+	a := jobOn(t, ns, "a", "nightly", func(j *batchv1.Job) { j.Spec.Completions = new(int32(2)) })
 	pod := podOf(t, a)
 	b := jobOn(t, ns, "b", "nightly")
 	untilQueued(t, ns, "nightly", 1)
@@ -88,7 +88,7 @@ var stops = map[string]func(*testing.T, *batchv1.Job){
 }
 
 func TestFault35AWideJobIsStoppedAMomentAfterItsResume(t *testing.T) {
-	wide := func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = ptr.To(int32(200)), ptr.To(int32(200)) }
+	wide := func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = new(int32(200)), new(int32(200)) }
 	for name, stop := range stops {
 		t.Run(name, func(t *testing.T) {
 			ns := namespace(t)
@@ -145,8 +145,8 @@ func holdUpPods(t *testing.T, ns, job string) (reached <-chan struct{}, letGo fu
 			Name:                    "hold.example.com",
 			AdmissionReviewVersions: []string{"v1"},
 			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
-			TimeoutSeconds:          ptr.To(int32(30)),
-			ClientConfig:            admissionregistrationv1.WebhookClientConfig{URL: ptr.To(server.URL), CABundle: certPEM},
+			TimeoutSeconds:          new(int32(30)),
+			ClientConfig:            admissionregistrationv1.WebhookClientConfig{URL: new(server.URL), CABundle: certPEM},
 			NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: ns}},
 			ObjectSelector:          &metav1.LabelSelector{MatchLabels: map[string]string{batchv1.JobNameLabel: job}},
 			Rules: []admissionregistrationv1.RuleWithOperations{{

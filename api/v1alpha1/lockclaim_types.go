@@ -57,7 +57,7 @@ type LockClaimSpec struct {
 	LeaseDurationSeconds *int32 `json:"leaseDurationSeconds,omitempty"`
 }
 
-// Granted is the condition type of a LockClaim: True while it holds the lock.
+// GrantedCondition is the condition type of a LockClaim: True while it holds the lock.
 const GrantedCondition = "Granted"
 
 // Reasons of the Granted condition.

@@ -20,7 +20,7 @@ const (
 	GatedLabel = "distlock.dev/gated"
 	// TokenAnnotation is the fencing token, in decimal, on a gated Job's pod
 	// template and so on its pods.
-	TokenAnnotation = "distlock.dev/fencing-token"
+	TokenAnnotation = "distlock.dev/fencing-token" //nolint:gosec // the name of an annotation
 	// QueuedAtAnnotation is when a revoked Job went back to the end of the
 	// queue, in RFC 3339 with microseconds: its place, instead of its
 	// creationTimestamp.
@@ -32,7 +32,7 @@ const (
 	// LockNameEnv is the name of the lock the Job holds.
 	LockNameEnv = "DISTLOCK_NAME"
 	// TokenEnv is the fencing token, in decimal.
-	TokenEnv = "DISTLOCK_FENCING_TOKEN"
+	TokenEnv = "DISTLOCK_FENCING_TOKEN" //nolint:gosec // the name of a variable
 )
 
 // Where config/default installs the controller. The policies know it by this

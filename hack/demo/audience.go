@@ -83,7 +83,7 @@ func (a *audience) newRun(pod *corev1.Pod) *run {
 	r := &run{job: pod.Labels[batchv1.JobNameLabel]}
 	var err error
 	if r.token, err = strconv.ParseInt(pod.Annotations[v1alpha1.TokenAnnotation], 10, 64); err != nil {
-		a.wrong = append(a.wrong, fmt.Sprintf("%s has no fencing token", pod.Name))
+		a.wrong = append(a.wrong, pod.Name+" has no fencing token")
 	}
 	for _, other := range a.runs {
 		if !other.ended {

@@ -61,7 +61,7 @@ func (d *demo) install(ctx context.Context, root string) error {
 		return err
 	}
 	for i := range 2 {
-		r, err := startReplica(i+1, binary, kubeconfig, d.cluster.Dir())
+		r, err := startReplica(ctx, i+1, binary, kubeconfig, d.cluster.Dir())
 		if err != nil {
 			return err
 		}
@@ -84,13 +84,13 @@ func (d *demo) cleanUp() error {
 }
 
 // kubectl shows a command, runs it, and shows what it printed.
-func (d *demo) kubectl(ctx context.Context, args ...string) (string, error) {
+func (d *demo) kubectl(ctx context.Context, args ...string) error {
 	fmt.Printf(" %s\n", bold("$ kubectl "+strings.Join(quoted(args), " ")))
 	out, err := d.cluster.Kubectl(ctx, args...)
 	if err == nil && len(out) > 0 {
 		fmt.Println(indent(string(out)))
 	}
-	return string(out), err
+	return err
 }
 
 func quoted(args []string) []string {

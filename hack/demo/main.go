@@ -15,15 +15,15 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := play(ctx); err != nil {
+	if err := play(); err != nil {
 		fmt.Fprintf(os.Stderr, "\n%s %v\n", red("The demo failed:"), err)
 		os.Exit(1)
 	}
 }
 
-func play(ctx context.Context) (err error) {
+func play() (err error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	began := time.Now()
 	d, err := setUp(ctx)
 	if err != nil {

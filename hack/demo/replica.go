@@ -21,14 +21,14 @@ type replica struct {
 	proc   *process.Process
 }
 
-func startReplica(number int, binary, kubeconfig, dir string) (*replica, error) {
+func startReplica(ctx context.Context, number int, binary, kubeconfig, dir string) (*replica, error) {
 	r := &replica{number: number, log: filepath.Join(dir, fmt.Sprintf("controller-%d.log", number))}
 	log, err := os.Create(r.log)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }() // the process has its own
-	cmd := exec.Command(binary, "--leader-elect", "--health-probe-bind-address=0")
+	cmd := exec.CommandContext(ctx, binary, "--leader-elect", "--health-probe-bind-address=0")
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
 	cmd.Stdout, cmd.Stderr = log, log
 	r.proc, err = process.Start(cmd)

@@ -27,9 +27,7 @@ func red(s string) string   { return paint("31", s) }
 func green(s string) string { return paint("32", s) }
 
 // heading starts a step.
-func heading(format string, args ...any) {
-	fmt.Printf("\n%s\n", bold("== "+fmt.Sprintf(format, args...)))
-}
+func heading(s string) { fmt.Printf("\n%s\n", bold("== "+s)) }
 
 // note explains.
 func note(format string, args ...any) { fmt.Println(fmt.Sprintf(format, args...)) }

@@ -58,7 +58,7 @@ spec:
 func (d *demo) scheduleCronJobs(ctx context.Context) error {
 	heading("A lock, and two CronJobs that must not overlap")
 	note("Each bears one annotation, distlock.dev/lock: ledger. Both start with the next minute.")
-	if _, err := d.kubectl(ctx, "create", "namespace", namespace); err != nil {
+	if err := d.kubectl(ctx, "create", "namespace", namespace); err != nil {
 		return err
 	}
 	return d.apply(ctx, lockManifest+cronJob("invoices")+cronJob("payments"))
@@ -73,7 +73,7 @@ func (d *demo) contend(ctx context.Context) error {
 	if err := d.apply(ctx, strings.Join(manifests, "")); err != nil {
 		return err
 	}
-	if _, err := d.kubectl(ctx, "get", "distlock", lockName, "-n", namespace); err != nil {
+	if err := d.kubectl(ctx, "get", "distlock", lockName, "-n", namespace); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -112,7 +112,7 @@ func (d *demo) cheat(ctx context.Context) error {
 		{"annotate", "job", "sneaky", "-n", namespace, "distlock.dev/lock-"},
 		{"delete", "distlock", lockName, "-n", namespace},
 	} {
-		_, err := d.kubectl(ctx, args...)
+		err := d.kubectl(ctx, args...)
 		if !isRefusal(err) {
 			return fmt.Errorf("kubectl %s was not refused by a policy: %w", strings.Join(args, " "), err)
 		}
@@ -154,7 +154,7 @@ func (d *demo) crash(ctx context.Context) error {
 	if err := d.apply(ctx, job("unrelated", 1, "")); err != nil {
 		return err
 	}
-	if _, err := d.kubectl(ctx, "wait", "-n", namespace, "job/unrelated", "--for=condition=Complete", "--timeout=30s"); err != nil {
+	if err := d.kubectl(ctx, "wait", "-n", namespace, "job/unrelated", "--for=condition=Complete", "--timeout=30s"); err != nil {
 		return err
 	}
 	kept("Jobs without the annotation run as ever")
@@ -178,8 +178,7 @@ func (d *demo) awaitCronJobs(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	_, err := d.kubectl(ctx, "get", "jobs", "-n", namespace)
-	return err
+	return d.kubectl(ctx, "get", "jobs", "-n", namespace)
 }
 
 // summary says what was seen, and fails if any of it was wrong.

@@ -72,7 +72,7 @@ func block(t *testing.T, name string) string {
 	t.Helper()
 	readme, err := os.ReadFile(filepath.Join(root(t), "README.md"))
 	must(t, err)
-	found := regexp.MustCompile("(?s)<!-- "+name+": run by test/install -->\n```sh\n(.*?)```").FindSubmatch(readme)
+	found := regexp.MustCompile("(?s)<!-- " + name + ": run by test/install -->\n```sh\n(.*?)```").FindSubmatch(readme)
 	if found == nil {
 		t.Fatalf("the README has no commands marked %q", name)
 	}

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
 )
@@ -35,7 +34,7 @@ func jobAt(version int64, name string, second int) Version {
 			CreationTimestamp: metav1.NewTime(start.Add(time.Duration(second) * time.Second)),
 			Annotations:       map[string]string{v1alpha1.LockAnnotation: "l"},
 		},
-		Spec: batchv1.JobSpec{Suspend: ptr.To(true)},
+		Spec: batchv1.JobSpec{Suspend: new(true)},
 	}}
 }
 
@@ -49,7 +48,7 @@ func podAt(version int64, job string, phase corev1.PodPhase) Version {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: job + "-pod", UID: types.UID(job + "-pod"), ResourceVersion: strconv.FormatInt(version, 10),
 			Annotations:     map[string]string{v1alpha1.LockAnnotation: "l"},
-			OwnerReferences: []metav1.OwnerReference{{Name: job, UID: types.UID(job), Controller: ptr.To(true)}},
+			OwnerReferences: []metav1.OwnerReference{{Name: job, UID: types.UID(job), Controller: new(true)}},
 		},
 		Status: corev1.PodStatus{Phase: phase},
 	}}
@@ -93,7 +92,7 @@ func TestEachBreakOfTheLawIsFound(t *testing.T) {
 
 func TestPermitsBeyondTheCapacityAreFoundWhenTheyAreGranted(t *testing.T) {
 	capacity := func(v Version, n int32) Version {
-		v.Object.(*v1alpha1.DistLock).Spec.Capacity = ptr.To(n)
+		v.Object.(*v1alpha1.DistLock).Spec.Capacity = new(n)
 		return v
 	}
 	a, b := holdBy("a", 5, v1alpha1.Shared), holdBy("b", 7, v1alpha1.Shared)
