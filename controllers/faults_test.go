@@ -215,16 +215,17 @@ func TestFault28ManifestsAreAppliedAgain(t *testing.T) {
 		},
 		"replace": func() error {
 			return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-				return admin.Update(t.Context(), &v1alpha1.DistLock{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "nightly", ResourceVersion: ""}, Spec: v1alpha1.DistLockSpec{LeaseDurationSeconds: 25}})
+				l := &v1alpha1.DistLock{}
+				if err := admin.Get(t.Context(), client.ObjectKeyFromObject(before), l); err != nil {
+					return err
+				}
+				l.Spec.LeaseDurationSeconds, l.Status = 25, v1alpha1.DistLockStatus{}
+				return admin.Update(t.Context(), l)
 			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := apply(); err != nil && name != "replace" {
-				t.Fatal(err)
-			} else if err != nil && !apierrors.IsInvalid(err) { // a replace must name the resourceVersion
-				t.Fatal(err)
-			}
+			must(t, apply())
 			after := untilQueued(t, ns, "nightly", 1)
 			if !protocolEqual(before, after) {
 				t.Errorf("status before\n%+v\nafter\n%+v", before.Status, after.Status)
