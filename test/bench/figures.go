@@ -1,0 +1,62 @@
+package main
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// samples are what the rounds measured.
+type samples struct {
+	update, floor, freeLock, nextFromComplete, nextFromPod, complete []time.Duration
+}
+
+// figure is what some samples say together.
+type figure struct {
+	Name        string
+	Label       string
+	N           int
+	Median, P99 time.Duration
+	Ratio       float64 // of the medians, to that of the floor
+}
+
+func (s samples) figures() []figure {
+	floor := median(s.floor)
+	var all []figure
+	for _, f := range []struct {
+		name, label string
+		samples     []time.Duration
+	}{
+		{"floor", "floor: a status update and its event", s.floor},
+		{"update", "the status update alone", s.update},
+		{"free-lock", "Job on a free lock, from its creation", s.freeLock},
+		{"next-from-complete", "next Job, from Complete", s.nextFromComplete},
+		{"next-from-pod", "next Job, from the end of the last pod", s.nextFromPod},
+		{"complete", "Complete itself, from the end of the last pod", s.complete},
+	} {
+		m := median(f.samples)
+		all = append(all, figure{f.name, f.label, len(f.samples), m, quantile(f.samples, 0.99), float64(m) / float64(floor)})
+	}
+	return all
+}
+
+// median is the middle sample, or the mean of the middle two; 0 of none.
+func median(samples []time.Duration) time.Duration {
+	n := len(samples)
+	if n == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(samples))
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// quantile is the least sample that at least the fraction q of all samples does not
+// exceed (nearest rank); 0 of none.
+func quantile(samples []time.Duration, q float64) time.Duration {
+	n := len(samples)
+	if n == 0 {
+		return 0
+	}
+	rank := int(math.Ceil(q * float64(n)))
+	return slices.Sorted(slices.Values(samples))[max(rank, 1)-1]
+}
