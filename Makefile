@@ -74,6 +74,10 @@ fmt: $(GOLANGCI_LINT) ## Format the code.
 test: ## Run all tests, those on a real API server included.
 	@hack/test.sh
 
+.PHONY: bench
+bench: ## Measure grant and handover against a bare status update; 20 minutes. BENCH_ARGS='-n 20' is a quick look.
+	@cd test/bench && go run . $(BENCH_ARGS)
+
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Lint, import directions included.
 	$(GOLANGCI_LINT) run ./...
