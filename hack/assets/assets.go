@@ -53,8 +53,8 @@ type Options struct {
 
 // Find returns a complete folder that is already there: KUBEBUILDER_ASSETS, or
 // else the cached one. It makes nothing; without one it returns ErrNone.
-func Find() (string, error) {
-	given, err := fromEnv(io.Discard)
+func Find(ctx context.Context) (string, error) {
+	given, err := fromEnv(ctx, io.Discard)
 	if given != "" || err != nil {
 		return given, err
 	}
@@ -75,7 +75,7 @@ func Ensure(ctx context.Context, o Options) (string, error) {
 	if o.Log == nil {
 		o.Log = io.Discard
 	}
-	if given, err := fromEnv(o.Log); given != "" || err != nil {
+	if given, err := fromEnv(ctx, o.Log); given != "" || err != nil {
 		return given, err
 	}
 	c, err := openCache()
@@ -111,7 +111,7 @@ func Missing(folder string) []string {
 // fromEnv returns KUBEBUILDER_ASSETS when it can be used as it is, and "" when it
 // is unset or lacks a binary: setup-envtest never provides kube-controller-manager.
 // A folder that does not exist, or is too old, is a mistake and an error.
-func fromEnv(log io.Writer) (string, error) {
+func fromEnv(ctx context.Context, log io.Writer) (string, error) {
 	given := os.Getenv("KUBEBUILDER_ASSETS")
 	if given == "" {
 		return "", nil
@@ -128,7 +128,7 @@ func fromEnv(log io.Writer) (string, error) {
 		_, _ = fmt.Fprintf(log, "assets: KUBEBUILDER_ASSETS (%s) has no %s: not used\n", given, strings.Join(missing, ", "))
 		return "", nil
 	}
-	if _, err := serverVersion(folder); err != nil {
+	if _, err := serverVersion(ctx, folder); err != nil {
 		return "", fmt.Errorf("KUBEBUILDER_ASSETS (%s): %w", given, err)
 	}
 	return folder, nil
@@ -136,8 +136,8 @@ func fromEnv(log io.Writer) (string, error) {
 
 // serverVersion asks the kube-apiserver in folder for its version, which is a
 // proof that it runs on this machine, and refuses one that is too old.
-func serverVersion(folder string) (*version.Version, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+func serverVersion(ctx context.Context, folder string) (*version.Version, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, filepath.Join(folder, "kube-apiserver"), "--version").CombinedOutput()
 	if err != nil {

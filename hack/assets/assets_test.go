@@ -30,7 +30,7 @@ func TestKubebuilderAssetsIsUsedWhenComplete(t *testing.T) {
 	want := fakeFolder(t, "v1.36.0", Names...)
 	t.Setenv("KUBEBUILDER_ASSETS", want)
 	for name, call := range map[string]func() (string, error){
-		"Find":   Find,
+		"Find":   func() (string, error) { return Find(t.Context()) },
 		"Ensure": func() (string, error) { return Ensure(t.Context(), Options{}) },
 	} {
 		if got, err := call(); got != want || err != nil {
@@ -42,7 +42,7 @@ func TestKubebuilderAssetsIsUsedWhenComplete(t *testing.T) {
 func TestKubebuilderAssetsWithoutControllerManagerIsPassedOver(t *testing.T) {
 	t.Setenv("KUBEBUILDER_ASSETS", fakeFolder(t, "v1.37.0", "etcd", "kube-apiserver", "kubectl"))
 	var log strings.Builder
-	got, err := fromEnv(&log)
+	got, err := fromEnv(t.Context(), &log)
 	if got != "" || err != nil {
 		t.Errorf("got %q and error %v, want neither", got, err)
 	}
@@ -70,7 +70,7 @@ func TestMistakesInTheEnvironmentAreErrorsThatSayWhatToDo(t *testing.T) {
 func TestWithoutACacheFindSaysHowToFillIt(t *testing.T) {
 	t.Setenv("KUBEBUILDER_ASSETS", "")
 	t.Setenv("DISTLOCK_CACHE", t.TempDir())
-	if _, err := Find(); err != ErrNone { //nolint:errorlint // returned as it is
+	if _, err := Find(t.Context()); err != ErrNone { //nolint:errorlint // returned as it is
 		t.Errorf("got error %v, want ErrNone", err)
 	}
 }

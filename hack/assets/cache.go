@@ -3,6 +3,7 @@ package assets
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -52,7 +53,7 @@ func openCache() (*cache, error) {
 	if c.version == "" {
 		return nil, fmt.Errorf("%s/go.mod requires no k8s.io/kubernetes", source)
 	}
-	c.digest = fmt.Sprintf("%x", digest.Sum(nil))[:8]
+	c.digest = hex.EncodeToString(digest.Sum(nil))[:8]
 	return c, nil
 }
 
@@ -161,7 +162,7 @@ func (c *cache) fill(ctx context.Context, o Options) error {
 	if missing := Missing(part); missing != nil {
 		return fmt.Errorf("the control plane came without %v", missing)
 	}
-	if _, err := serverVersion(part); err != nil {
+	if _, err := serverVersion(ctx, part); err != nil {
 		return err
 	}
 	if err := os.Chmod(part, 0o755); err != nil {

@@ -54,7 +54,7 @@ func (c *cache) download(ctx context.Context, part string, log io.Writer) error 
 		return err
 	}
 	// setup-envtest may have an older patch release than go.mod: stay with its.
-	version, err := serverVersion(part)
+	version, err := serverVersion(ctx, part)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func fetchVerified(ctx context.Context, url, path string) error {
 
 // get returns the body of a successful answer.
 func get(ctx context.Context, url string) (io.ReadCloser, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, err
 	}

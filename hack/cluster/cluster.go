@@ -77,7 +77,7 @@ type Cluster struct {
 // the starting only: the cluster runs until Stop or until this process ends,
 // however it ends (on Linux; elsewhere a killed process leaves it running).
 func Start(ctx context.Context, o Options) (*Cluster, error) {
-	c, err := prepare(o)
+	c, err := prepare(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("starting a control plane: %w", err)
 	}
@@ -88,14 +88,14 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 }
 
 // prepare makes all that the parts need to start.
-func prepare(o Options) (*Cluster, error) {
+func prepare(ctx context.Context, o Options) (*Cluster, error) {
 	c := &Cluster{dir: o.Dir, assets: o.Assets, log: o.Log}
 	if c.log == nil {
 		c.log = io.Discard
 	}
 	var err error
 	if c.assets == "" {
-		if c.assets, err = assets.Find(); err != nil {
+		if c.assets, err = assets.Find(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -111,19 +111,19 @@ func prepare(o Options) (*Cluster, error) {
 	if c.dir, err = filepath.Abs(c.dir); err != nil {
 		return nil, err
 	}
-	if err := c.prepareIn(o); err != nil {
+	if err := c.prepareIn(ctx, o); err != nil {
 		return nil, errors.Join(err, c.temporary.remove())
 	}
 	return c, nil
 }
 
-func (c *Cluster) prepareIn(o Options) error {
+func (c *Cluster) prepareIn(ctx context.Context, o Options) error {
 	for _, sub := range []string{"logs", "pki", "kubeconfigs"} {
 		if err := os.MkdirAll(filepath.Join(c.dir, sub), 0o700); err != nil {
 			return err
 		}
 	}
-	ports, err := freePorts(2)
+	ports, err := freePorts(ctx, 2)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -66,7 +67,7 @@ func (c *Component) waitReady(ctx context.Context) error {
 		return last == nil, nil
 	})
 	if err != nil {
-		return fmt.Errorf("%s did not become ready: %w (%v); the end of %s:\n%s", c.Name, err, last, c.LogFile, c.logTail())
+		return fmt.Errorf("%s did not become ready: %w; the end of %s:\n%s", c.Name, errors.Join(err, last), c.LogFile, c.logTail())
 	}
 	return nil
 }

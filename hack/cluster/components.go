@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -108,11 +109,11 @@ func (c *Cluster) controllersWork(ctx context.Context) error {
 }
 
 func etcdURL(port int) string {
-	return fmt.Sprintf("http://%s", net.JoinHostPort(loopback, fmt.Sprint(port)))
+	return "http://" + net.JoinHostPort(loopback, strconv.Itoa(port))
 }
 
 func isHealthy(ctx context.Context, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}

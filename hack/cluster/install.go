@@ -22,7 +22,7 @@ func (c *Cluster) Install(ctx context.Context, tree string) error {
 	}
 	separator := []byte("\n---\n")
 	var kept [][]byte
-	for _, document := range bytes.Split(manifests, separator) {
+	for document := range bytes.SplitSeq(manifests, separator) {
 		if !elsewhere.Match(document) {
 			kept = append(kept, document)
 		}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,32 +41,32 @@ const refusal = "the policy probe is in effect"
 // validating one that refuses it.
 type policyProbe struct {
 	name       string
-	mutating   *admissionv1.MutatingAdmissionPolicy
-	validating *admissionv1.ValidatingAdmissionPolicy
+	mutating   *admissionregistrationv1.MutatingAdmissionPolicy
+	validating *admissionregistrationv1.ValidatingAdmissionPolicy
 }
 
 func newPolicyProbe() policyProbe {
 	meta := metav1.ObjectMeta{Name: "policy-probe-" + rand.String(8)}
-	match := &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+	match := &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
 		ResourceNames: []string{meta.Name},
-		RuleWithOperations: admissionv1.RuleWithOperations{
-			Operations: []admissionv1.OperationType{admissionv1.Create},
-			Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+		RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+			Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
 		},
 	}}}
 	return policyProbe{
 		name: meta.Name,
-		mutating: &admissionv1.MutatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionv1.MutatingAdmissionPolicySpec{
+		mutating: &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
 			MatchConstraints:   match,
-			ReinvocationPolicy: admissionv1.NeverReinvocationPolicy,
-			Mutations: []admissionv1.Mutation{{
-				PatchType:          admissionv1.PatchTypeApplyConfiguration,
-				ApplyConfiguration: &admissionv1.ApplyConfiguration{Expression: `Object{metadata: Object.metadata{labels: {"probed": "true"}}}`},
+			ReinvocationPolicy: admissionregistrationv1.NeverReinvocationPolicy,
+			Mutations: []admissionregistrationv1.Mutation{{
+				PatchType:          admissionregistrationv1.PatchTypeApplyConfiguration,
+				ApplyConfiguration: &admissionregistrationv1.ApplyConfiguration{Expression: `Object{metadata: Object.metadata{labels: {"probed": "true"}}}`},
 			}},
 		}},
-		validating: &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		validating: &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
 			MatchConstraints: match,
-			Validations: []admissionv1.Validation{{
+			Validations: []admissionregistrationv1.Validation{{
 				Expression: `!("labels" in object.metadata)`, Message: refusal,
 				Reason: ptr.To(metav1.StatusReasonForbidden),
 			}},
@@ -79,13 +79,13 @@ func (c *Cluster) createProbe(ctx context.Context, p policyProbe) error {
 	api := c.client.AdmissionregistrationV1()
 	meta := metav1.ObjectMeta{Name: p.name}
 	_, mutating := api.MutatingAdmissionPolicies().Create(ctx, p.mutating, metav1.CreateOptions{})
-	_, mutatingBinding := api.MutatingAdmissionPolicyBindings().Create(ctx, &admissionv1.MutatingAdmissionPolicyBinding{
-		ObjectMeta: meta, Spec: admissionv1.MutatingAdmissionPolicyBindingSpec{PolicyName: p.name},
+	_, mutatingBinding := api.MutatingAdmissionPolicyBindings().Create(ctx, &admissionregistrationv1.MutatingAdmissionPolicyBinding{
+		ObjectMeta: meta, Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: p.name},
 	}, metav1.CreateOptions{})
 	_, validating := api.ValidatingAdmissionPolicies().Create(ctx, p.validating, metav1.CreateOptions{})
-	_, validatingBinding := api.ValidatingAdmissionPolicyBindings().Create(ctx, &admissionv1.ValidatingAdmissionPolicyBinding{
-		ObjectMeta: meta, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName: p.name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+	_, validatingBinding := api.ValidatingAdmissionPolicyBindings().Create(ctx, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: meta, Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: p.name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
 		},
 	}, metav1.CreateOptions{})
 	return errors.Join(mutating, mutatingBinding, validating, validatingBinding)

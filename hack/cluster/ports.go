@@ -1,9 +1,11 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 )
 
@@ -16,17 +18,21 @@ const firstPort, lastPort = 20000, 32000
 
 // freePorts returns n different ports on which nobody listens. Somebody might take
 // one before its user does; twelve thousand ports make that unlikely.
-func freePorts(n int) ([]int, error) {
+func freePorts(ctx context.Context, n int) ([]int, error) {
 	var ports []int
 	for range 1000 {
-		listener, err := net.Listen("tcp", net.JoinHostPort(loopback, strconv.Itoa(firstPort+rand.IntN(lastPort-firstPort))))
-		if err != nil {
+		port := firstPort + rand.IntN(lastPort-firstPort)
+		if slices.Contains(ports, port) || !isFree(ctx, port) {
 			continue
 		}
-		defer func() { _ = listener.Close() }() // at the end, so that they differ
-		if ports = append(ports, listener.Addr().(*net.TCPAddr).Port); len(ports) == n {
+		if ports = append(ports, port); len(ports) == n {
 			return ports, nil
 		}
 	}
 	return nil, errors.New("no free ports on loopback")
+}
+
+func isFree(ctx context.Context, port int) bool {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(loopback, strconv.Itoa(port)))
+	return err == nil && listener.Close() == nil
 }

@@ -30,7 +30,7 @@ func down(ctx context.Context, p place) error {
 			return err
 		}
 	}
-	if err := sweep(p); err != nil {
+	if err := sweep(ctx, p); err != nil {
 		return err
 	}
 	return p.remove()
@@ -54,8 +54,8 @@ func stop(ctx context.Context, p place, pid int) error {
 // sweep kills the parts that a killed supervisor left behind (where the kernel does
 // not), and removes their data. Each part names a file of this place among its
 // arguments; that is how it is told from whoever has its process id by now.
-func sweep(p place) error {
-	out, err := exec.Command("ps", "-A", "-o", "pid=,command=").Output()
+func sweep(ctx context.Context, p place) error {
+	out, err := exec.CommandContext(ctx, "ps", "-A", "-o", "pid=,command=").Output()
 	if err != nil {
 		return fmt.Errorf("looking for what was left behind: %w", err)
 	}

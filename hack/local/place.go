@@ -22,22 +22,18 @@ func (p place) kubeconfig() string { return filepath.Join(p.clusterDir(), "kubec
 // errRunning means that a supervisor is alive.
 var errRunning = errors.New("a control plane runs here already")
 
-// lock takes the place for this process until it ends, and leaves its process id in
-// it.
-func (p place) lock() error {
+// lock takes the place for this process until the file is closed, and leaves the
+// process id in it.
+func (p place) lock() (*os.File, error) {
 	file, err := os.OpenFile(p.lockFile(), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		return errors.Join(errRunning, file.Close())
+		return nil, errors.Join(errRunning, file.Close())
 	}
-	locked = file
-	return errors.Join(file.Truncate(0), writePID(file))
+	return file, errors.Join(file.Truncate(0), writePID(file))
 }
-
-// locked keeps the file from being closed, which would end the lock.
-var locked *os.File
 
 func writePID(file *os.File) error {
 	_, err := fmt.Fprintln(file, os.Getpid())

@@ -27,7 +27,7 @@ func up(ctx context.Context, p place) error {
 		}
 	}
 	fmt.Printf("The control plane is up. To use it:\n\n  export KUBECONFIG=%s\n", p.kubeconfig())
-	if folder, err := assets.Find(); err == nil {
+	if folder, err := assets.Find(ctx); err == nil {
 		if _, err := exec.LookPath("kubectl"); err != nil {
 			fmt.Printf("  export PATH=\"%s:$PATH\"   # kubectl\n", folder)
 		}
@@ -101,10 +101,12 @@ func follow(from io.Reader, to io.Writer) (ready bool) {
 // supervise runs the control plane until it is asked to stop or one of its parts
 // ends.
 func supervise(ctx context.Context, p place) error {
-	if err := p.lock(); err != nil {
+	lock, err := p.lock()
+	if err != nil {
 		return err
 	}
-	if err := sweep(p); err != nil {
+	defer func() { _ = lock.Close() }()
+	if err := sweep(ctx, p); err != nil {
 		return err
 	}
 	tree, err := assets.Root()

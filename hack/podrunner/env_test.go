@@ -39,12 +39,12 @@ func TestTheDownwardAPIIsResolved(t *testing.T) {
 			Name: path, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}},
 		})
 	}
-	container.Env = append(container.Env, corev1.EnvVar{Name: "LATER", Value: "pod $(metadata.name)"})
+	container.Env = append(container.Env, corev1.EnvVar{Name: "LATER", Value: "in $(metadata.name)"})
 	got, err := environment(pod, container)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want["LATER"] = "pod pod"
+	want["LATER"] = "in pod"
 	for name, value := range want {
 		if got[name] != value {
 			t.Errorf("%s: got %q, want %q", name, got[name], value)

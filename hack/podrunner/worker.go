@@ -102,7 +102,8 @@ func (w *worker) live(running context.Context) {
 	w.kill.Stop()
 	defer w.kill.Stop()
 	for {
-		if w.report(running); w.ended() {
+		w.report(running)
+		if w.ended() {
 			return
 		}
 		select {

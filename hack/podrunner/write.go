@@ -21,7 +21,7 @@ func (r *Runner) persist(running context.Context, pod *corev1.Pod, what string, 
 	told := ""
 	_ = backoff.DelayFunc().Until(running, true, true, func(ctx context.Context) (bool, error) {
 		err := write(ctx)
-		if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) || ctx.Err() != nil {
+		if over := err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) || ctx.Err() != nil; over {
 			return true, nil
 		}
 		if told != err.Error() {

@@ -82,7 +82,7 @@ func block(t *testing.T, name string) string {
 // shell runs commands at the root of the tree with the control plane's kubectl.
 func shell(t *testing.T, script string) {
 	t.Helper()
-	folder, err := assets.Find()
+	folder, err := assets.Find(t.Context())
 	must(t, err)
 	cmd := exec.CommandContext(t.Context(), "sh", "-euc", script)
 	cmd.Dir = root(t)
