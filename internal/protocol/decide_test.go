@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -139,7 +140,7 @@ func TestAHoldIsRevoked(t *testing.T) {
 func TestTheNextDeadlineIsTheSoonest(t *testing.T) {
 	spec := v1alpha1.DistLockSpec{MaxHoldSeconds: new(int32(60)), MinHoldSeconds: 5}
 	two := given(acquire(shared("s", 1)), acquire(shared("u", 1)))
-	closed := append(two[:2:2], acquire(bound(shared("v", 1))), release("v", 102, 0))
+	closed := slices.Concat(two, given(acquire(bound(shared("v", 1))), release("v", 102, 0)))
 	both := func(s, u protocol.HoldFacts) map[string]protocol.HoldFacts {
 		return map[string]protocol.HoldFacts{"s": s, "u": u}
 	}

@@ -99,7 +99,7 @@ func (s State) minHoldLeft(heldFor time.Duration) int32 {
 	if left <= 0 {
 		return 0
 	}
-	return int32((left + time.Second - 1) / time.Second)
+	return int32((left + time.Second - 1) / time.Second) //nolint:gosec // at most minHoldSeconds
 }
 
 // dequeue takes a waiter out of the stored queue.

@@ -55,7 +55,7 @@ func transition(f func(protocol.State) (protocol.State, error)) operation {
 		}
 		if err != nil {
 			if !reflect.DeepEqual(next, same) {
-				return fmt.Errorf("beside the error %q came another state: %s", err, show(next.Status))
+				return fmt.Errorf("beside the error %w came another state: %s", err, show(next.Status))
 			}
 			return err
 		}

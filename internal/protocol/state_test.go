@@ -91,12 +91,12 @@ func scribble(v reflect.Value) {
 			scribble(v.Index(i))
 		}
 	case reflect.Struct:
-		if t, ok := v.Addr().Interface().(*metav1.MicroTime); ok {
+		if t, ok := reflect.TypeAssert[*metav1.MicroTime](v.Addr()); ok {
 			*t = metav1.NewMicroTime(noon.Add(time.Hour))
 			return
 		}
-		for i := range v.NumField() {
-			scribble(v.Field(i))
+		for _, field := range v.Fields() {
+			scribble(field)
 		}
 	case reflect.String:
 		v.SetString(v.String() + " scribbled")

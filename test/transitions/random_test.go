@@ -39,7 +39,8 @@ func TestTheAPIServerAgreesWithTheProtocolOnRandomWrites(t *testing.T) {
 			next := operate(t, state)
 			other := *next.Status.DeepCopy()
 			what := spoil(t, &other, state.Status)
-			if spoilt++; agree(ctx, t, what, l, other) != nil {
+			spoilt++
+			if agree(ctx, t, what, l, other) != nil {
 				refused++
 			}
 			if rules, err := write(ctx, l, next.Status); err != nil || rules != nil {
