@@ -66,11 +66,11 @@ var requests = []struct {
 	{"another controller of the Job is refused", []edit{locked, managedBy("example.com/other")}, "spec.managedBy: not with distlock.dev/lock"},
 	{"Kueue's label is refused", []edit{locked, label("kueue.x-k8s.io/queue-name", "q")}, "metadata.labels[kueue.x-k8s.io/queue-name]: not with distlock.dev/lock"},
 	{"a JobSet's Job is refused", []edit{locked, label("jobset.sigs.k8s.io/jobset-name", "s")}, "metadata.labels[jobset.sigs.k8s.io/jobset-name]: not with distlock.dev/lock"},
-	{"an author's own DISTLOCK_NAME is refused", []edit{locked, env(corev1.EnvVar{Name: "DISTLOCK_NAME", Value: "other"})}, "spec.template.spec.containers[].env[DISTLOCK_NAME]: set by DistLock"},
-	{"an author's own token is refused", []edit{locked, env(corev1.EnvVar{Name: "DISTLOCK_FENCING_TOKEN", Value: "7"})}, "spec.template.spec.containers[].env[DISTLOCK_FENCING_TOKEN]: set by DistLock"},
-	{"a token from another annotation is refused", []edit{locked, env(fieldEnv("DISTLOCK_FENCING_TOKEN", "metadata.annotations['mine']"))}, "spec.template.spec.containers[].env[DISTLOCK_FENCING_TOKEN]: set by DistLock"},
+	{"an author's own DISTLOCK_NAME is refused", []edit{locked, variables(corev1.EnvVar{Name: "DISTLOCK_NAME", Value: "other"})}, "spec.template.spec.containers[].env[DISTLOCK_NAME]: set by DistLock"},
+	{"an author's own token is refused", []edit{locked, variables(corev1.EnvVar{Name: "DISTLOCK_FENCING_TOKEN", Value: "7"})}, "spec.template.spec.containers[].env[DISTLOCK_FENCING_TOKEN]: set by DistLock"},
+	{"a token from another annotation is refused", []edit{locked, variables(fieldEnv("DISTLOCK_FENCING_TOKEN", "metadata.annotations['mine']"))}, "spec.template.spec.containers[].env[DISTLOCK_FENCING_TOKEN]: set by DistLock"},
 	{"an author's own token in an init container is refused", []edit{locked, initContainer(corev1.EnvVar{Name: "DISTLOCK_FENCING_TOKEN", Value: "7"})}, "spec.template.spec.containers[].env[DISTLOCK_FENCING_TOKEN]: set by DistLock"},
-	{"a second DISTLOCK_NAME behind the right one is refused", []edit{locked, env(corev1.EnvVar{Name: "DISTLOCK_NAME", Value: "nightly"}, corev1.EnvVar{Name: "DISTLOCK_NAME", Value: "other"})}, "spec.template.spec.containers[].env[DISTLOCK_NAME]: set by DistLock"},
+	{"a second DISTLOCK_NAME behind the right one is refused", []edit{locked, variables(corev1.EnvVar{Name: "DISTLOCK_NAME", Value: "nightly"}, corev1.EnvVar{Name: "DISTLOCK_NAME", Value: "other"})}, "spec.template.spec.containers[].env[DISTLOCK_NAME]: set by DistLock"},
 }
 
 func lock(name string) edit    { return annotate("distlock.dev/lock", name) }
@@ -114,6 +114,15 @@ func TestACronJobAsksForALockOnItsOwnMetadata(t *testing.T) {
 	}
 }
 
+func TestACronJobIsCheckedAgainWhenItChanges(t *testing.T) {
+	cron := newCronJob(newNamespace(t), locked)
+	if err := author.Create(t.Context(), cron); err != nil {
+		t.Fatal(err)
+	}
+	cron.Spec.JobTemplate.Annotations["distlock.dev/mode"] = "shared"
+	expect(t, author.Update(t.Context(), cron), "spec.jobTemplate.metadata.annotations[distlock.dev/mode]: must be Exclusive or Shared")
+}
+
 func expectFrom(t *testing.T, err error, at, want string) {
 	t.Helper()
 	if want != "" {
@@ -138,7 +147,7 @@ func TestAJobWithItsOwnSelectorIsRefused(t *testing.T) {
 func TestWithoutAMarkNothingIsChecked(t *testing.T) {
 	edits := []edit{
 		managedBy("example.com/other"), label("kueue.x-k8s.io/queue-name", "q"),
-		env(corev1.EnvVar{Name: "DISTLOCK_NAME", Value: "other"}), annotate("example.com/distlock.dev", "x"),
+		variables(corev1.EnvVar{Name: "DISTLOCK_NAME", Value: "other"}), annotate("example.com/distlock.dev", "x"),
 	}
 	expect(t, author.Create(t.Context(), newJob("default", edits...), client.DryRunAll), "")
 	cron := newCronJob("default", edits...)

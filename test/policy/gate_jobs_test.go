@@ -53,9 +53,9 @@ func TestAJobWithTheAnnotationIsGated(t *testing.T) {
 	}{
 		{"with nothing else", nil},
 		{"with an init container", []edit{initContainer()}},
-		{"with variables of its own", []edit{env(corev1.EnvVar{Name: "A", Value: "a"}), initContainer(corev1.EnvVar{Name: "A", Value: "a"})}},
+		{"with variables of its own", []edit{variables(corev1.EnvVar{Name: "A", Value: "a"}), initContainer(corev1.EnvVar{Name: "A", Value: "a"})}},
 		{"with several containers, some with variables", []edit{
-			env(corev1.EnvVar{Name: "A", Value: "a"}),
+			variables(corev1.EnvVar{Name: "A", Value: "a"}),
 			spec(func(s *batchv1.JobSpec) {
 				s.Template.Spec.Containers = append(s.Template.Spec.Containers, corev1.Container{Name: "side", Image: "example.com/side"})
 			}),
@@ -85,7 +85,7 @@ func TestAJobWithTheAnnotationIsGated(t *testing.T) {
 
 // A variable may refer only to those in front of it.
 func TestAContainersVariablesMayReferToTheToken(t *testing.T) {
-	job := newJob("default", locked, env(corev1.EnvVar{Name: "A", Value: "$(DISTLOCK_NAME)/$(DISTLOCK_FENCING_TOKEN)"}))
+	job := newJob("default", locked, variables(corev1.EnvVar{Name: "A", Value: "$(DISTLOCK_NAME)/$(DISTLOCK_FENCING_TOKEN)"}))
 	if err := author.Create(t.Context(), job, client.DryRunAll); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestAJobWithoutTheAnnotationIsLeftAsItIs(t *testing.T) {
 // As after a backup, or a copy to another namespace: all marks are there.
 func TestAnExportedJobIsCreatedAgainAsItWas(t *testing.T) {
 	first := newJob(newNamespace(t), locked, mode("Shared"), permits("2"), initContainer(),
-		env(corev1.EnvVar{Name: "A", Value: "$(DISTLOCK_NAME)"}))
+		variables(corev1.EnvVar{Name: "A", Value: "$(DISTLOCK_NAME)"}))
 	if err := author.Create(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}

@@ -96,6 +96,7 @@ func TestAWaitingJobIsGuarded(t *testing.T) {
 	} {
 		c.try(t, author, job)
 	}
+	change{"it is started by system:masters", false, `{"spec": {"suspend": false}}`, suspendIsOur}.try(t, admin, job)
 }
 
 func TestARunningJobIsGuarded(t *testing.T) {
@@ -187,17 +188,31 @@ func TestTheControllerMayDoWhatTheGuardsForbid(t *testing.T) {
 }
 
 func TestAFinishedJobIsFree(t *testing.T) {
-	job := runningJob(t, newNamespace(t))
-	finish(t, job)
-	for _, c := range []change{
-		{"its lock is taken off", false, `{"metadata": {"annotations": {"distlock.dev/lock": null}}}`, ""},
-		{"its label is taken off", false, `{"metadata": {"labels": {"distlock.dev/gated": null}}}`, ""},
-		{"its lock is taken off through its status", true, `{"metadata": {"annotations": {"distlock.dev/lock": null}}}`, ""},
-		{"it is suspended", false, `{"spec": {"suspend": true}}`, ""},
-		{"its replacements may overlap", false, `{"spec": {"podReplacementPolicy": "TerminatingOrFailed"}}`, ""},
-	} {
-		c.try(t, author, job)
+	namespace := newNamespace(t)
+	complete := finishedJob(t, namespace, batchv1.JobComplete, command("true"))
+	failed := finishedJob(t, namespace, batchv1.JobFailed, command("false"), spec(func(s *batchv1.JobSpec) { s.BackoffLimit = ptr.To[int32](0) }))
+	for how, job := range map[string]*batchv1.Job{"complete": complete, "failed": failed} {
+		for _, c := range []change{
+			{"its lock is taken off", false, `{"metadata": {"annotations": {"distlock.dev/lock": null}}}`, ""},
+			{"its label is taken off", false, `{"metadata": {"labels": {"distlock.dev/gated": null}}}`, ""},
+			{"its lock is taken off through its status", true, `{"metadata": {"annotations": {"distlock.dev/lock": null}}}`, ""},
+			{"it is suspended", false, `{"spec": {"suspend": true}}`, ""},
+			{"its replacements may overlap", false, `{"spec": {"podReplacementPolicy": "TerminatingOrFailed"}}`, ""},
+		} {
+			c.name = how + ": " + c.name
+			c.try(t, author, job)
+		}
 	}
+}
+
+// Not the condition's presence counts.
+func TestAJobThatIsSaidNotToBeCompleteIsGuarded(t *testing.T) {
+	job := waitingJob(t, newNamespace(t))
+	said := `{"status": {"conditions": [{"type": "Complete", "status": "False"}, {"type": "Failed", "status": "Unknown"}]}}`
+	if err := author.Status().Patch(t.Context(), job, client.RawPatch(types.MergePatchType, []byte(said))); err != nil {
+		t.Fatal(err)
+	}
+	change{"it is started", false, `{"spec": {"suspend": false}}`, suspendIsOur}.try(t, author, job)
 }
 
 // What makes it safe that a finished Job is free: whoever can write jobs/status
@@ -220,41 +235,43 @@ func TestAJobCalledFinishedNeverRuns(t *testing.T) {
 		expect(t, err, "cannot disable the terminal Complete=True condition")
 	}
 	// A Job that the controller got to see later has run: so it has seen this one.
-	finish(t, runningJob(t, job.Namespace))
+	finishedJob(t, job.Namespace, batchv1.JobComplete, command("true"))
 	if pods := podsOf(t, job); len(pods) != 0 {
 		t.Errorf("%d pods", len(pods))
 	}
 }
 
-func waitingJob(t *testing.T, namespace string) *batchv1.Job {
+func waitingJob(t *testing.T, namespace string, edits ...edit) *batchv1.Job {
 	t.Helper()
-	job := newJob(namespace, locked)
+	job := newJob(namespace, append(edits, locked)...)
 	if err := author.Create(t.Context(), job); err != nil {
 		t.Fatal(err)
 	}
 	return job
 }
 
-// runningJob is resumed as the controller does it, with the token 7, and has
-// one pod.
-func runningJob(t *testing.T, namespace string) *batchv1.Job {
+// runningJob has one pod, whose container runs until somebody ends it.
+func runningJob(t *testing.T, namespace string, edits ...edit) *batchv1.Job {
 	t.Helper()
-	job := waitingJob(t, namespace)
-	patchAs(t, controller, job, `{"spec": {"suspend": false, "template": {"metadata": {"annotations": {"distlock.dev/fencing-token": "7"}}}}}`)
+	job := waitingJob(t, namespace, edits...)
+	resume(t, job)
 	awaitJob(t, job, "has a pod", func() bool { return job.Status.Active == 1 })
 	return job
 }
 
-// finish has the Job's pod succeed, and returns when the Job is complete.
-func finish(t *testing.T, job *batchv1.Job) {
+// finishedJob has run a command to its end, whichever that was.
+func finishedJob(t *testing.T, namespace string, end batchv1.JobConditionType, edits ...edit) *batchv1.Job {
 	t.Helper()
-	for _, pod := range podsOf(t, job) {
-		patch := client.RawPatch(types.MergePatchType, []byte(`{"status": {"phase": "Succeeded"}}`))
-		if err := admin.Status().Patch(t.Context(), &pod, patch); err != nil {
-			t.Fatal(err)
-		}
-	}
-	awaitJob(t, job, "is complete", func() bool { return job.Status.CompletionTime != nil })
+	job := waitingJob(t, namespace, edits...)
+	resume(t, job)
+	awaitJob(t, job, "is "+string(end), func() bool { return isTrue(job, end) })
+	return job
+}
+
+// resume is what the controller does with a grant, here with the token 7.
+func resume(t *testing.T, job *batchv1.Job) {
+	t.Helper()
+	patchAs(t, controller, job, `{"spec": {"suspend": false, "template": {"metadata": {"annotations": {"distlock.dev/fencing-token": "7"}}}}}`)
 }
 
 func awaitJob(t *testing.T, job *batchv1.Job, what string, is func() bool) {

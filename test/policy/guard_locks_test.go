@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
@@ -16,7 +20,7 @@ import (
 
 const heldBy = "status.holders: held by "
 
-// Fault 32. kubectl replace --force is a deletion and a creation.
+// Fault 32.
 func TestAHeldLockIsNotDeleted(t *testing.T) {
 	namespace := newNamespace(t)
 	lock := heldLock(t, namespace, "job/nightly/1")
@@ -31,6 +35,21 @@ func TestAHeldLockIsNotDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, author.Delete(t.Context(), lock), "")
+}
+
+// Fault 32. It is a deletion and a creation.
+func TestAHeldLockIsNotReplacedByForce(t *testing.T) {
+	lock := heldLock(t, newNamespace(t), "job/nightly/1")
+	manifest := filepath.Join(t.TempDir(), "lock.yaml")
+	if err := os.WriteFile(manifest, []byte("{apiVersion: distlock.dev/v1alpha1, kind: DistLock, metadata: {name: "+lock.Name+"}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := controlPlane.Kubectl(t.Context(), "replace", "--force", "--namespace", lock.Namespace, "-f", manifest)
+	expect(t, err, heldBy+"job/nightly/1")
+	again := newLock(lock.Namespace, lock.Name)
+	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(lock), again); err != nil || again.UID != lock.UID || len(again.Status.Holders) != 1 {
+		t.Errorf("the lock is %+v, %v", again, err)
+	}
 }
 
 func TestARefusalNamesOneHolderAndCountsTheOthers(t *testing.T) {
@@ -54,7 +73,9 @@ func TestALockThatNobodyHoldsIsDeleted(t *testing.T) {
 func TestAHeldLockGoesWithItsNamespace(t *testing.T) {
 	namespace := newNamespace(t)
 	heldLock(t, namespace, "job/nightly/1")
-	runningJob(t, namespace)
+	runningJob(t, namespace, spec(func(s *batchv1.JobSpec) {
+		s.Template.Spec.TerminationGracePeriodSeconds = ptr.To(int64(1)) // for which the namespace controller waits
+	}))
 	waitingJob(t, namespace)
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if err := author.Delete(t.Context(), ns); err != nil {

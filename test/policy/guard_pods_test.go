@@ -3,6 +3,7 @@ package policy
 import (
 	"testing"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,7 +50,8 @@ func TestAPodDoesNotBecomeAGatedJobsLater(t *testing.T) {
 
 // The subresources that are not guarded, because they change no metadata.
 func TestSubresourcesOfAPodChangeNoMetadata(t *testing.T) {
-	job := runningJob(t, newNamespace(t))
+	// The node of the tests, were the pod on it, would refuse any resize.
+	job := runningJob(t, newNamespace(t), spec(func(s *batchv1.JobSpec) { s.Template.Spec.SchedulerName = "nobody" }))
 	pod := podsOf(t, job)[0]
 	for _, sub := range []string{"ephemeralcontainers", "resize"} {
 		t.Run(sub, func(t *testing.T) {

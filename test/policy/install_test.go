@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -28,6 +27,7 @@ const (
 
 // install applies the policies in the least convenient order: the last of the
 // kustomization first, each binding before its policy, and the CRDs after all.
+// It returns when everything is in effect.
 func install(ctx context.Context) error {
 	files, err := policyFiles()
 	if err != nil {
@@ -45,33 +45,15 @@ func install(ctx context.Context) error {
 		}
 		slices.Reverse(objects)
 		for _, o := range objects {
-			if err := admin.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("policy-tests"), client.ForceOwnership); err != nil {
+			if err := admin.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("policy-tests")); err != nil {
 				return fmt.Errorf("%s: %w", file, err)
 			}
 		}
 	}
-	return nil
-}
-
-// awaitEffect returns when everything is in effect, which is a moment after it
-// is stored. The API server learns of policies in the order they were stored
-// and compiles all it knows together, so it is enough to wait for the last of
-// each kind that install applied: distlock-check-request and distlock-gate-jobs.
-func awaitEffect(ctx context.Context) error {
-	return eventually(ctx, func(ctx context.Context) error {
-		err := author.Create(ctx, newJob("default", annotate("distlock.dev/unknown", "")), client.DryRunAll)
-		if err == nil || !strings.Contains(err.Error(), "distlock-check-request") {
-			return fmt.Errorf("distlock-check-request is not in effect: %w", err)
-		}
-		job := newJob("default", locked)
-		if err := author.Create(ctx, job, client.DryRunAll); err != nil {
-			return err
-		}
-		if !*job.Spec.Suspend {
-			return errors.New("distlock-gate-jobs is not in effect")
-		}
-		return author.List(ctx, &v1alpha1.DistLockList{})
-	})
+	if err := controlPlane.AwaitPolicies(ctx); err != nil {
+		return err
+	}
+	return eventually(ctx, func(ctx context.Context) error { return admin.List(ctx, &v1alpha1.DistLockList{}) })
 }
 
 // policyFiles are the files that config/policy/kustomization.yaml names.
@@ -186,5 +168,12 @@ func TestNoPolicyHasExpressionWarnings(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+func TestTheSamplesAreAdmitted(t *testing.T) {
+	out, err := controlPlane.Kubectl(t.Context(), "apply", "--server-side", "--dry-run=server", "--namespace", newNamespace(t), "-k", "../../config/samples")
+	if err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -18,7 +18,7 @@ import (
 func TestAGatedJobRunsToItsEndWithItsTokenOnceTheControllerStartsIt(t *testing.T) {
 	const name, container = "nightly", "main"
 	job := newJob(newNamespace(t), locked, command("sh", "-c", `echo "$DISTLOCK_NAME $DISTLOCK_FENCING_TOKEN $MINE"`),
-		env(corev1.EnvVar{Name: "MINE", Value: "$(DISTLOCK_FENCING_TOKEN)"}))
+		variables(corev1.EnvVar{Name: "MINE", Value: "$(DISTLOCK_FENCING_TOKEN)"}))
 	if err := author.Create(t.Context(), job); err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func TestAGatedJobRunsToItsEndWithItsTokenOnceTheControllerStartsIt(t *testing.T
 	if pods := podsOf(t, job); len(pods) != 0 {
 		t.Fatalf("%d pods before the grant", len(pods))
 	}
-	patchAs(t, controller, job, `{"spec": {"suspend": false, "template": {"metadata": {"annotations": {"distlock.dev/fencing-token": "7"}}}}}`)
+	resume(t, job)
 	awaitJob(t, job, "is complete", func() bool { return isTrue(job, batchv1.JobComplete) })
 
 	pod := podsOf(t, job)[0]

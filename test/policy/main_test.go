@@ -16,15 +16,14 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
 	"github.com/distlock-dev/distlock/hack/cluster"
+	"github.com/distlock-dev/distlock/test/env"
 )
 
 const (
@@ -78,9 +77,6 @@ func run(m *testing.M) (code int, err error) {
 	if err := install(ctx); err != nil {
 		return 0, err
 	}
-	if err := awaitEffect(ctx); err != nil {
-		return 0, err
-	}
 	return m.Run(), nil
 }
 
@@ -89,18 +85,11 @@ func clientAs(user string) (client.Client, error) {
 }
 
 func clientWith(as rest.ImpersonationConfig, warnings rest.WarningHandlerWithContext) (client.Client, error) {
-	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
 	cfg := rest.CopyConfig(adminConfig)
 	cfg.Impersonate = as
 	cfg.WarningHandler = rest.NoWarnings{}
 	cfg.WarningHandlerWithContext = warnings
-	return client.New(cfg, client.Options{Scheme: scheme})
+	return client.New(cfg, client.Options{Scheme: env.Scheme()})
 }
 
 // grantEverything makes users cluster administrators, so that RBAC never

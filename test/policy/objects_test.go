@@ -65,7 +65,7 @@ func labelPods(key, value string) edit {
 	return func(t *batchv1.JobTemplateSpec) { t.Spec.Template.Labels[key] = value }
 }
 
-func env(vars ...corev1.EnvVar) edit {
+func variables(vars ...corev1.EnvVar) edit {
 	return func(t *batchv1.JobTemplateSpec) { t.Spec.Template.Spec.Containers[0].Env = vars }
 }
 

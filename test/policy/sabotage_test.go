@@ -127,9 +127,7 @@ func startPolicy(t *testing.T, name, mutation, reinvocation string) {
   matchConstraints: {
     objectSelector: {matchLabels: {example.com/sabotage: %[1]s}},
     resourceRules: [{apiGroups: [batch], apiVersions: [v1], operations: [CREATE], resources: [jobs]}]},
-  mutations: [
-    {patchType: ApplyConfiguration, applyConfiguration: {expression: %[3]q}},
-    {patchType: ApplyConfiguration, applyConfiguration: {expression: "Object{metadata: Object.metadata{labels: {'example.com/seen': 'true'}}}"}}]}}
+  mutations: [{patchType: ApplyConfiguration, applyConfiguration: {expression: %[3]q}}]}}
 ---
 {apiVersion: admissionregistration.k8s.io/v1, kind: MutatingAdmissionPolicyBinding, metadata: {name: %[1]s}, spec: {policyName: %[1]s}}`
 	for _, m := range strings.Split(fmt.Sprintf(manifests, name, reinvocation, mutation), "---") {
@@ -139,19 +137,7 @@ func startPolicy(t *testing.T, name, mutation, reinvocation string) {
 		}
 		create(t, o)
 	}
-	// Without a lock in it the mutation that starts Jobs is harmless; the one that
-	// annotates shows itself by the refusal or by the gate.
-	err := eventually(t.Context(), func(ctx context.Context) error {
-		job := newJob("default", label(sabotageLabel, name))
-		if err := author.Create(ctx, job, client.DryRunAll); err != nil {
-			return nil
-		}
-		if job.Labels["example.com/seen"] == "" {
-			return errors.New("the policy is not in effect")
-		}
-		return nil
-	})
-	if err != nil {
+	if err := controlPlane.AwaitPolicies(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
