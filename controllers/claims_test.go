@@ -2,12 +2,14 @@ package controllers_test
 
 import (
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
+	"github.com/distlock-dev/distlock/internal/protocol"
 )
 
 func TestAClaimWaitsIsGrantedAndGivesTheLockOnWhenItIsDeleted(t *testing.T) {
@@ -77,4 +79,21 @@ func TestALeasedClaimIsFinishedWhenItsHoldExpires(t *testing.T) {
 	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); !apierrors.IsNotFound(err) {
 		t.Errorf("the claim: %v, want not found", err)
 	}
+}
+
+func TestALeasedClaimThatWasReleasedIsNotQueuedAgainBeforeItsHolderDeletesIt(t *testing.T) {
+	ns := namespace(t)
+	startController(t, ns)
+	lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
+	claim := claimOn(t, ns, "released", "nightly", new(int32(3600)))
+	h := &holder{ns: ns, lock: "nightly", owner: "claim/" + string(claim.UID)}
+	h.token = untilLock(t, ns, "nightly", "held by the claim", func(l *v1alpha1.DistLock) bool {
+		return len(l.Status.Holders) == 1 && l.Status.Holders[0].Owner == h.owner
+	}).Status.FencingToken
+	must(t, h.write(t.Context(), func(s protocol.State) (protocol.State, error) {
+		return s.Release(h.owner, h.token, time.Minute, time.Now())
+	}))
+	next := untilClaim(t, claimOn(t, ns, "next", "nightly", nil), v1alpha1.ReasonGranted)
+	must(t, admin.Delete(t.Context(), next))
+	untilFree(t, ns, "nightly")
 }

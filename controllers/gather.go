@@ -229,6 +229,9 @@ func (r *Reconciler) gatherRequests(ctx context.Context, g *gathered) error {
 		g.observed.Requests = append(g.observed.Requests, request)
 	}
 	for uid, claim := range g.claims {
+		if claim.Spec.LeaseDurationSeconds != nil && r.seen.heldOnce(uid) {
+			continue // its status does not say so: its holder released, and deletes it now
+		}
 		if request, waits := claimRequest(claim, g.lock.Spec, r.seen.place(uid)); waits {
 			g.observed.Requests = append(g.observed.Requests, request)
 		}

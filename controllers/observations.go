@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -22,11 +23,13 @@ type observations struct {
 	shut  map[types.UID]closedSeen
 	gone  map[types.UID]time.Time
 	stray map[types.UID]bool
+	ended map[types.UID]bool
 	order map[types.UID]int64
 	last  int64
 }
 
 type holdSeen struct {
+	object    types.UID // behind the hold; empty: none
 	token     int64
 	renewTime int64 // Unix microseconds; compared for a change only
 	first     time.Time
@@ -46,6 +49,7 @@ func newObservations(c clock.PassiveClock) *observations {
 		shut:  map[types.UID]closedSeen{},
 		gone:  map[types.UID]time.Time{},
 		stray: map[types.UID]bool{},
+		ended: map[types.UID]bool{},
 		order: map[types.UID]int64{},
 	}
 }
@@ -61,12 +65,20 @@ func (o *observations) lock(l *v1alpha1.DistLock) {
 		seen, ok := before[h.Owner]
 		if renewed := h.RenewTime.UnixMicro(); !ok || seen.token != h.FencingToken {
 			seen = holdSeen{token: h.FencingToken, renewTime: renewed, first: now, changed: now}
+			if h.Ref != nil {
+				seen.object = h.Ref.UID
+			}
 		} else if seen.renewTime != renewed {
 			seen.renewTime, seen.changed = renewed, now
 		}
 		holds[h.Owner] = seen
 	}
 	o.locks[l.UID] = holds
+	for owner, was := range before {
+		if _, known := o.order[was.object]; known && holds[owner].token != was.token {
+			o.ended[was.object] = true
+		}
+	}
 	if s := o.shut[l.UID]; s.seconds != l.Status.ClosedSeconds || s.token != l.Status.FencingToken {
 		o.shut[l.UID] = closedSeen{token: l.Status.FencingToken, seconds: l.Status.ClosedSeconds, first: now}
 	}
@@ -141,15 +153,33 @@ func (o *observations) strayed(job types.UID) bool {
 	return o.stray[job]
 }
 
-// place counts objects in the order in which they were first seen.
-func (o *observations) place(uid types.UID) int64 {
+// heldOnce reports whether an object was seen to hold a lock that it holds no
+// more.
+func (o *observations) heldOnce(uid types.UID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.ended[uid]
+}
+
+// arrived counts an object in the order in which the watch shows them.
+func (o *observations) arrived(uid types.UID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if _, ok := o.order[uid]; !ok {
 		o.last++
 		o.order[uid] = o.last
 	}
-	return o.order[uid]
+}
+
+// place is the object's in the order of arrivals; one that is about to arrive is
+// behind all that have.
+func (o *observations) place(uid types.UID) int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if place, ok := o.order[uid]; ok {
+		return place
+	}
+	return math.MaxInt64
 }
 
 // forgetObject drops what was seen of a Job or claim that is gone.
@@ -158,4 +188,5 @@ func (o *observations) forgetObject(uid types.UID) {
 	defer o.mu.Unlock()
 	delete(o.order, uid)
 	delete(o.stray, uid)
+	delete(o.ended, uid)
 }

@@ -106,7 +106,7 @@ func (r *Reconciler) index(ctx context.Context, indexer client.FieldIndexer) err
 // observe feeds the observations from the watches, in the order of their events.
 func (r *Reconciler) observe(ctx context.Context, informers cache.Informers) error {
 	arrivals := toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) { r.seen.place(obj.(client.Object).GetUID()) },
+		AddFunc: func(obj any) { r.seen.arrived(obj.(client.Object).GetUID()) },
 		DeleteFunc: func(obj any) {
 			if uid, ok := deletedUID(obj); ok {
 				r.seen.forgetObject(uid)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
@@ -212,6 +214,7 @@ func podsOf(t *testing.T, j *batchv1.Job) []corev1.Pod {
 func TestMain(m *testing.M) { os.Exit(env.Main(m, setUp)) }
 
 func setUp(ctx context.Context, e *env.Env) (err error) {
+	ctrl.SetLogger(logr.Discard())
 	if admin, err = client.NewWithWatch(e.Config(), client.Options{Scheme: env.Scheme()}); err != nil {
 		return err
 	}

@@ -70,9 +70,10 @@ type DistLockSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	Capacity *int32 `json:"capacity,omitempty"`
-	// Seconds that must pass between a grant and the next one, even when the
-	// hold ended sooner; 0 to 3600. For runs shorter than the difference
-	// between the clocks of those who start them.
+	// Seconds from a grant, 0 to 3600, before which the end of that hold does
+	// not let the next one in: a hold that ends sooner closes the lock for the
+	// rest. For runs shorter than the difference between the clocks of those
+	// who start them.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=3600
