@@ -80,7 +80,7 @@ bench: ## Measure grant and handover against a bare status update; 20 minutes. B
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Lint, import directions included.
-	$(GOLANGCI_LINT) run ./...
+	$(GOLANGCI_LINT) run --allow-parallel-runners ./...
 
 .PHONY: verify
 verify: generate manifests install-yaml ## Fail when generated files or go.mod are not as the code says.
