@@ -122,16 +122,17 @@ func TestTakingTheAnnotationOffACronJobIsSaidAloud(t *testing.T) {
 		t.Fatal(err)
 	}
 	cron := newCronJob(newNamespace(t))
-	cron.Annotations = annotations{"distlock.dev/lock": "a"}
 	if err := warned.Create(t.Context(), cron); err != nil {
 		t.Fatal(err)
 	}
-	cron.Annotations["distlock.dev/lock"] = "b"
-	if err := warned.Update(t.Context(), cron); err != nil {
-		t.Fatal(err)
+	for _, a := range []annotations{{"example.com/x": "y"}, {"distlock.dev/lock": "a"}, {"distlock.dev/lock": "b"}} {
+		cron.Annotations = a
+		if err := warned.Update(t.Context(), cron); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if got := said.all(); len(got) != 0 {
-		t.Errorf("warned of a change: %q", got)
+		t.Errorf("warned of changes: %q", got)
 	}
 	delete(cron.Annotations, "distlock.dev/lock")
 	if err := warned.Update(t.Context(), cron); err != nil {
@@ -239,6 +240,7 @@ func TestTheLockOfACronJobCannotBeChangedThroughItsStatus(t *testing.T) {
 		{"taken off", `{"metadata": {"annotations": {"distlock.dev/lock": null}}}`, "metadata.annotations: the distlock.dev/ annotations cannot be changed through cronjobs/status"},
 		{"changed", `{"metadata": {"annotations": {"distlock.dev/lock": "b"}}}`, "metadata.annotations: the distlock.dev/ annotations cannot be changed through cronjobs/status"},
 		{"another added", `{"metadata": {"annotations": {"distlock.dev/mode": "Shared"}}}`, "metadata.annotations: the distlock.dev/ annotations cannot be changed through cronjobs/status"},
+		{"permits added", `{"metadata": {"annotations": {"distlock.dev/permits": "2"}}}`, "metadata.annotations: the distlock.dev/ annotations cannot be changed through cronjobs/status"},
 		{"the status itself", `{"status": {"lastScheduleTime": "2026-01-01T00:00:00Z"}}`, ""},
 	} {
 		t.Run(r.name, func(t *testing.T) {

@@ -292,12 +292,17 @@ func awaitJob(t *testing.T, job *batchv1.Job, what string, is func() bool) {
 
 func podsOf(t *testing.T, job *batchv1.Job) []corev1.Pod {
 	t.Helper()
-	var pods corev1.PodList
-	err := admin.List(t.Context(), &pods, client.InNamespace(job.Namespace), client.MatchingLabels{batchv1.ControllerUidLabel: string(job.UID)})
+	pods, err := listPods(t.Context(), job)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pods.Items
+	return pods
+}
+
+func listPods(ctx context.Context, job *batchv1.Job) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	err := admin.List(ctx, &pods, client.InNamespace(job.Namespace), client.MatchingLabels{batchv1.ControllerUidLabel: string(job.UID)})
+	return pods.Items, err
 }
 
 func patchAs(t *testing.T, as client.Client, o client.Object, patch string) {

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"testing"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -112,34 +112,34 @@ func TestEveryFileIsInTheKustomization(t *testing.T) {
 // They compile whatever else is there, because nothing they need can be
 // missing: no parameters; and they fail closed.
 func TestEveryPolicyStandsAloneAndFailsClosed(t *testing.T) {
-	var mutating admissionv1.MutatingAdmissionPolicyList
-	var validating admissionv1.ValidatingAdmissionPolicyList
+	var mutating admissionregistrationv1.MutatingAdmissionPolicyList
+	var validating admissionregistrationv1.ValidatingAdmissionPolicyList
 	if err := errors.Join(admin.List(t.Context(), &mutating), admin.List(t.Context(), &validating)); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range mutating.Items {
-		if p.Spec.ParamKind != nil || *p.Spec.FailurePolicy != admissionv1.Fail || p.Spec.ReinvocationPolicy != admissionv1.IfNeededReinvocationPolicy {
+		if p.Spec.ParamKind != nil || *p.Spec.FailurePolicy != admissionregistrationv1.Fail || p.Spec.ReinvocationPolicy != admissionregistrationv1.IfNeededReinvocationPolicy {
 			t.Errorf("%s: has parameters, may be ignored or is not invoked again", p.Name)
 		}
-		binding := &admissionv1.MutatingAdmissionPolicyBinding{}
+		binding := &admissionregistrationv1.MutatingAdmissionPolicyBinding{}
 		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(&p), binding); err != nil || binding.Spec.PolicyName != p.Name {
 			t.Errorf("%s: no binding of its name: %v", p.Name, err)
 		}
 	}
 	for _, p := range validating.Items {
-		if p.Spec.ParamKind != nil || *p.Spec.FailurePolicy != admissionv1.Fail {
+		if p.Spec.ParamKind != nil || *p.Spec.FailurePolicy != admissionregistrationv1.Fail {
 			t.Errorf("%s: has parameters or may be ignored", p.Name)
 		}
-		binding := &admissionv1.ValidatingAdmissionPolicyBinding{}
+		binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
 		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(&p), binding); err != nil || binding.Spec.PolicyName != p.Name {
 			t.Errorf("%s: no binding of its name: %v", p.Name, err)
 			continue
 		}
-		want := admissionv1.Deny
+		want := admissionregistrationv1.Deny
 		if p.Name == "distlock-warn-cronjobs" {
-			want = admissionv1.Warn
+			want = admissionregistrationv1.Warn
 		}
-		if !slices.Equal(binding.Spec.ValidationActions, []admissionv1.ValidationAction{want}) {
+		if !slices.Equal(binding.Spec.ValidationActions, []admissionregistrationv1.ValidationAction{want}) {
 			t.Errorf("%s: validationActions %v, want %s", p.Name, binding.Spec.ValidationActions, want)
 		}
 	}
@@ -152,7 +152,7 @@ func TestEveryPolicyStandsAloneAndFailsClosed(t *testing.T) {
 // what it finds into their status.
 func TestNoPolicyHasExpressionWarnings(t *testing.T) {
 	err := eventually(t.Context(), func(ctx context.Context) error {
-		var policies admissionv1.ValidatingAdmissionPolicyList
+		var policies admissionregistrationv1.ValidatingAdmissionPolicyList
 		if err := admin.List(ctx, &policies); err != nil {
 			return err
 		}

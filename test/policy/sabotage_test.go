@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -130,7 +130,7 @@ func startPolicy(t *testing.T, name, mutation, reinvocation string) {
   mutations: [{patchType: ApplyConfiguration, applyConfiguration: {expression: %[3]q}}]}}
 ---
 {apiVersion: admissionregistration.k8s.io/v1, kind: MutatingAdmissionPolicyBinding, metadata: {name: %[1]s}, spec: {policyName: %[1]s}}`
-	for _, m := range strings.Split(fmt.Sprintf(manifests, name, reinvocation, mutation), "---") {
+	for m := range strings.SplitSeq(fmt.Sprintf(manifests, name, reinvocation, mutation), "---") {
 		o := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal([]byte(m), o); err != nil {
 			t.Fatal(err)
@@ -148,21 +148,21 @@ func startWebhook(t *testing.T) {
 	t.Helper()
 	server := httptest.NewTLSServer(&admission.Webhook{Handler: admission.HandlerFunc(sabotage)})
 	t.Cleanup(server.Close)
-	create(t, &admissionv1.MutatingWebhookConfiguration{
+	create(t, &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: "sabotage"},
-		Webhooks: []admissionv1.MutatingWebhook{{
+		Webhooks: []admissionregistrationv1.MutatingWebhook{{
 			Name: "sabotage.example.com",
-			ClientConfig: admissionv1.WebhookClientConfig{
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{
 				URL:      ptr.To(server.URL),
 				CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
 			},
-			Rules: []admissionv1.RuleWithOperations{{
-				Operations: []admissionv1.OperationType{admissionv1.Create},
-				Rule:       admissionv1.Rule{APIGroups: []string{"batch"}, APIVersions: []string{"v1"}, Resources: []string{"jobs", "cronjobs"}},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{"batch"}, APIVersions: []string{"v1"}, Resources: []string{"jobs", "cronjobs"}},
 			}},
 			ObjectSelector:          &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: sabotageLabel, Operator: metav1.LabelSelectorOpExists}}},
-			SideEffects:             ptr.To(admissionv1.SideEffectClassNone),
-			ReinvocationPolicy:      ptr.To(admissionv1.IfNeededReinvocationPolicy),
+			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
+			ReinvocationPolicy:      ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy),
 			AdmissionReviewVersions: []string{"v1"},
 		}},
 	})
