@@ -76,22 +76,26 @@ func TestWithoutACacheFindSaysHowToFillIt(t *testing.T) {
 }
 
 func TestAPartialFolderNeverLooksComplete(t *testing.T) {
-	dir := fakeFolder(t, "v1.37.2", Names...)
-	if missing := Missing(dir); missing != nil {
+	if missing := Missing(fakeFolder(t, "v1.37.2", Names...)); missing != nil {
 		t.Fatalf("complete, but %v is missing", missing)
 	}
-	path := filepath.Join(dir, "kubectl")
-	for name, spoil := range map[string]func() error{
-		"empty":            func() error { return os.Truncate(path, 0) },
-		"not executable":   func() error { return os.Chmod(path, 0o644) },
-		"a broken symlink": func() error { _ = os.Remove(path); return os.Symlink("gone", path) },
+	for name, spoil := range map[string]func(path string) error{
+		"empty":          func(path string) error { return os.Truncate(path, 0) },
+		"not executable": func(path string) error { return os.Chmod(path, 0o644) },
+		"a broken symlink": func(path string) error {
+			_ = os.Remove(path)
+			return os.Symlink("gone", path)
+		},
 	} {
-		if err := spoil(); err != nil {
-			t.Fatal(err)
-		}
-		if missing := Missing(dir); len(missing) != 1 || missing[0] != "kubectl" {
-			t.Errorf("kubectl is %s: got %v missing", name, missing)
-		}
+		t.Run(name, func(t *testing.T) {
+			dir := fakeFolder(t, "v1.37.2", Names...)
+			if err := spoil(filepath.Join(dir, "kubectl")); err != nil {
+				t.Fatal(err)
+			}
+			if missing := Missing(dir); len(missing) != 1 || missing[0] != "kubectl" {
+				t.Errorf("got %v missing", missing)
+			}
+		})
 	}
 }
 
