@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"maps"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
@@ -77,7 +78,7 @@ func (r *Reconciler) applyToJob(ctx context.Context, g *gathered, h v1alpha1.Hol
 			return err
 		}
 		return r.resume(ctx, job, h)
-	case h.RevokeTime != nil && f.waits() && f.queuedAt != queuedAt(h):
+	case h.RevokeTime != nil && f.waits() && !f.gaveUp(h):
 		return r.takeBack(ctx, job, f, h)
 	}
 	return nil
@@ -103,9 +104,8 @@ func (r *Reconciler) prove(ctx context.Context, g *gathered, h v1alpha1.Hold) er
 // was proven after it was read: a revocation changes its annotations before the
 // hold ends, and so stops a resume that comes late.
 func (r *Reconciler) resume(ctx context.Context, job *batchv1.Job, h v1alpha1.Hold) error {
-	token := strconv.FormatInt(h.FencingToken, 10)
 	return r.patchJob(ctx, job, append(unchanged(job, true),
-		setTemplateAnnotation(job, v1alpha1.TokenAnnotation, token),
+		setTemplateAnnotation(job, v1alpha1.TokenAnnotation, tokenText(h)),
 		replace("/spec/suspend", false)))
 }
 
@@ -117,7 +117,8 @@ func (r *Reconciler) takeBack(ctx context.Context, job *batchv1.Job, f jobFacts,
 		return nil // its next event comes when it has started
 	}
 	return r.patchJob(ctx, job, append(unchanged(job, f.suspended),
-		setAnnotation(v1alpha1.QueuedAtAnnotation, queuedAt(h)),
+		setAnnotation(v1alpha1.QueuedAtAnnotation, r.Clock.Now().UTC().Format(metav1.RFC3339Micro)),
+		setAnnotation(v1alpha1.RevokedTokenAnnotation, tokenText(h)),
 		replace("/spec/suspend", true)))
 }
 
@@ -141,24 +142,45 @@ func (r *Reconciler) stopIntruder(ctx context.Context, job *batchv1.Job) error {
 	return r.patchJob(ctx, job, append(unchanged(job, false), replace("/spec/suspend", true)))
 }
 
-// patchJob sends a JSON Patch; errChanged when one of its tests failed, or the
-// Job cannot be changed like that yet, or it is gone.
+// patchJob sends a JSON Patch; errChanged when the Job is not as it was read, or
+// gone. Whoever else refuses the change is named in an event.
 func (r *Reconciler) patchJob(ctx context.Context, job *batchv1.Job, ops jobPatch) error {
 	var opts []client.PatchOption
 	if job.Labels[v1alpha1.GatedLabel] != "true" {
 		opts = append(opts, client.DisableReadYourWritesConsistency) // the cache will never show it
 	}
 	err := r.Client.Patch(ctx, job.DeepCopy(), ops, opts...)
-	if apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
+	if apierrors.IsInvalid(err) {
+		// A failed test, or a refusal: policies of others answer the same.
+		live, readErr := r.liveJob(ctx, jobRef(job), job.Namespace)
+		if readErr != nil || live == nil || !sameForPatch(live, job) {
+			return fmt.Errorf("%w: %w", errChanged, err)
+		}
+	}
+	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("%w: %w", errChanged, err)
 	}
 	if err != nil {
-		if apierrors.IsForbidden(err) && r.told.news(job.UID, eventRefused) {
-			r.Events.Eventf(job, nil, corev1.EventTypeWarning, eventRefused, "Update", "Cannot be started or suspended: %v", err)
+		if (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && r.told.news(job.UID, eventRefused) {
+			r.Events.Eventf(job, nil, corev1.EventTypeWarning, eventRefused, "Update", "Cannot be started or suspended: %s", shorten(err.Error()))
 		}
 		return fmt.Errorf("changing Job %s/%s: %w", job.Namespace, job.Name, err)
 	}
 	return nil
+}
+
+// sameForPatch reports whether a patch's tests hold for a Job as for another.
+func sameForPatch(a, b *batchv1.Job) bool {
+	return factsOf(a) == factsOf(b) && maps.Equal(a.Annotations, b.Annotations) &&
+		maps.Equal(a.Spec.Template.Annotations, b.Spec.Template.Annotations)
+}
+
+// shorten keeps a text within what an event's note may have: 1024 bytes.
+func shorten(s string) string {
+	if len(s) > 900 {
+		return s[:900] + "…"
+	}
+	return s
 }
 
 // applyToClaim tells the claim of a bound hold that it is granted, or revoked.

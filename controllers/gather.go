@@ -180,7 +180,7 @@ func (r *Reconciler) claimHold(ctx context.Context, g *gathered, h v1alpha1.Hold
 	if err != nil {
 		return facts, err
 	}
-	facts.Claimed = claim != nil
+	facts.Claimed = claim != nil && claim.DeletionTimestamp == nil
 	facts.Ended = claim == nil && h.LeaseDurationSeconds == nil
 	return facts, nil
 }

@@ -20,12 +20,13 @@ type jobFacts struct {
 	lock, mode, permits string // as annotated
 	token               string // on the pod template: of the hold it was resumed for last
 	queuedAt            string
-	suspended           bool // spec.suspend
-	stopped             bool // suspended, and the Job controller has acknowledged it
-	started             bool // not suspended, and the Job controller has acknowledged it
-	draining            bool // suspended, and the Job controller still counts pods
-	finished            bool // Complete or Failed
-	deleted             bool // has a deletionTimestamp
+	revoked             string // token of the revoked hold that it gave up last
+	suspended           bool   // spec.suspend
+	stopped             bool   // suspended, and the Job controller has acknowledged it
+	started             bool   // not suspended, and the Job controller has acknowledged it
+	draining            bool   // suspended, and the Job controller still counts pods
+	finished            bool   // Complete or Failed
+	deleted             bool   // has a deletionTimestamp
 }
 
 func factsOf(job *batchv1.Job) jobFacts {
@@ -34,6 +35,7 @@ func factsOf(job *batchv1.Job) jobFacts {
 		mode:      job.Annotations[v1alpha1.ModeAnnotation],
 		permits:   job.Annotations[v1alpha1.PermitsAnnotation],
 		queuedAt:  job.Annotations[v1alpha1.QueuedAtAnnotation],
+		revoked:   job.Annotations[v1alpha1.RevokedTokenAnnotation],
 		token:     job.Spec.Template.Annotations[v1alpha1.TokenAnnotation],
 		suspended: ptr.Deref(job.Spec.Suspend, false),
 		finished:  hasCondition(job, batchv1.JobComplete) || hasCondition(job, batchv1.JobFailed),
@@ -62,9 +64,13 @@ func (f jobFacts) waits() bool { return !f.finished && !f.deleted }
 func (f jobFacts) mayRun() bool { return f.waits() && (!f.stopped || f.draining) }
 
 // bears reports whether the Job was resumed for this hold.
-func (f jobFacts) bears(h v1alpha1.Hold) bool {
-	return f.token == strconv.FormatInt(h.FencingToken, 10)
-}
+func (f jobFacts) bears(h v1alpha1.Hold) bool { return f.token == tokenText(h) }
+
+// gaveUp reports whether the Job was taken back for this hold: no resume that was
+// decided before can reach it.
+func (f jobFacts) gaveUp(h v1alpha1.Hold) bool { return f.revoked == tokenText(h) }
+
+func tokenText(h v1alpha1.Hold) string { return strconv.FormatInt(h.FencingToken, 10) }
 
 // canResume reports whether the Job waits for nothing but to be resumed for this
 // hold.
@@ -78,15 +84,11 @@ func (f jobFacts) strays(h v1alpha1.Hold) bool {
 	return f.waits() && f.suspended == f.bears(h)
 }
 
-// yielded reports whether the Job gave up a revoked hold: it is suspended, the
-// Job controller knows, and no resume that was decided before the revocation can
-// reach it.
+// yielded reports whether the Job gave up a revoked hold, is suspended for it, and
+// the Job controller knows.
 func (f jobFacts) yielded(h v1alpha1.Hold) bool {
-	return h.RevokeTime != nil && f.queuedAt == queuedAt(h) && f.stopped
+	return h.RevokeTime != nil && f.gaveUp(h) && f.stopped
 }
-
-// queuedAt is the place in the queue that a revoked hold's Job gets.
-func queuedAt(h v1alpha1.Hold) string { return h.RevokeTime.UTC().Format(metav1.RFC3339Micro) }
 
 func jobOwner(job *batchv1.Job) string { return "job/" + job.Name + "/" + string(job.UID) }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -23,6 +24,10 @@ import (
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
 )
+
+// maxBackoff is the longest pause between two tries, and so the longest that a
+// lock sleeps on after the API server has come back.
+const maxBackoff = 10 * time.Second
 
 // lockIndex finds the cached Jobs and LockClaims that name a lock.
 const lockIndex = "distlock"
@@ -83,6 +88,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, clk clock.PassiveCl
 		Watches(&corev1.Pod{}, byLock(lockAnnotation), builder.WithPredicates(podEnded)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 4,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, maxBackoff),
 			EnableWarmup:            new(true),
 			ReconciliationTimeout:   time.Minute, // a request that hangs must not take a worker for ever
 		}).

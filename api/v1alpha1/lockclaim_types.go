@@ -37,6 +37,7 @@ type LockClaimSpec struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	LockName string `json:"lockName"`
 	// Exclusive or Shared; where it is left out, Shared on a lock with a
 	// capacity and Exclusive on one without.

@@ -25,6 +25,9 @@ const (
 	// queue, in RFC 3339 with microseconds: its place, instead of its
 	// creationTimestamp.
 	QueuedAtAnnotation = "distlock.dev/queued-at"
+	// RevokedTokenAnnotation is the fencing token of the hold that a Job gave
+	// up last because it was revoked, in decimal.
+	RevokedTokenAnnotation = "distlock.dev/revoked-token" //nolint:gosec // the name of an annotation
 )
 
 // Environment of every container of a gated Job.

@@ -11,7 +11,7 @@ import (
 // Grant gives the lock to a request, and is the only place that issues a token.
 // Whoever calls it answers for the order (L7); Acquire and HandOver do. An owner
 // that holds the lock already keeps its hold and its token (L9). It fails with
-// ErrHeld, ErrClosed, ErrTooManyPermits or ErrTokensExhausted.
+// ErrHeld, ErrClosed, ErrDeleted, ErrTooManyPermits or ErrTokensExhausted.
 func (s State) Grant(r v1alpha1.Waiter, now time.Time) (State, error) {
 	if s.holdIndex(r.Owner) >= 0 {
 		return s, nil
@@ -56,6 +56,8 @@ func (s State) admits(r v1alpha1.Waiter) error {
 	switch {
 	case s.Impossible(r):
 		return ErrTooManyPermits
+	case s.Deleted:
+		return ErrDeleted
 	case s.Status.ClosedSeconds > 0:
 		return ErrClosed
 	case len(s.Status.Holders) >= v1alpha1.MaxHolders:

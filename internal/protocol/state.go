@@ -28,6 +28,8 @@ var (
 	// ErrClosed: the lock is closed for a while (minHoldSeconds,
 	// lockDelaySeconds).
 	ErrClosed = errors.New("the lock is closed for a while")
+	// ErrDeleted: the lock is being deleted; a hold would go with it.
+	ErrDeleted = errors.New("the lock is being deleted")
 	// ErrQueued: others wait, and the request is not the first of them.
 	ErrQueued = errors.New("others wait for the lock")
 	// ErrTooManyPermits: the request asks for more than the lock's capacity.
@@ -49,6 +51,8 @@ type State struct {
 	Version int64
 	Spec    v1alpha1.DistLockSpec
 	Status  v1alpha1.DistLockStatus
+	// Deleted: the object has a deletionTimestamp. Nothing is granted any more.
+	Deleted bool
 
 	issued int64 // the token this pending write issues; 0: none yet
 }
@@ -61,7 +65,7 @@ func StateOf(l *v1alpha1.DistLock) (State, error) {
 		return State{}, fmt.Errorf("resourceVersion %q of DistLock %s/%s is not an integer; Kubernetes 1.36 or newer is required: %w",
 			l.ResourceVersion, l.Namespace, l.Name, err)
 	}
-	return State{Version: version, Spec: l.Spec, Status: l.Status}, nil
+	return State{Version: version, Spec: l.Spec, Status: l.Status, Deleted: l.DeletionTimestamp != nil}, nil
 }
 
 // Hold returns the owner's hold.
