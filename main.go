@@ -11,8 +11,11 @@ import (
 	"os"
 	"runtime/debug"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -67,6 +70,9 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	if err := checkIdentity(ctx, config); err != nil {
+		return err
+	}
 	mgr, err := newManager(config, o)
 	if err != nil {
 		return err
@@ -79,6 +85,24 @@ func run(ctx context.Context, o options) error {
 	}
 	ctrl.Log.Info("starting", "version", versionString())
 	return mgr.Start(ctx)
+}
+
+// checkIdentity fails unless the API server knows this process as the service
+// account that the policies let start Jobs: anybody else would grant locks and
+// start nothing.
+func checkIdentity(ctx context.Context, config *rest.Config) error {
+	c, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	review, err := c.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("asking the API server who this is: %w", err)
+	}
+	if user := review.Status.UserInfo.Username; user != v1alpha1.ControllerUser {
+		return fmt.Errorf("runs as %q, but the policies let only %q start Jobs: use a kubeconfig of that service account", user, v1alpha1.ControllerUser)
+	}
+	return nil
 }
 
 func newManager(config *rest.Config, o options) (manager.Manager, error) {

@@ -212,7 +212,7 @@ func (r *Reconciler) answerClaims(ctx context.Context, g *gathered, effects prot
 			}
 		}
 	}
-	answer(effects.Waiting, v1alpha1.ReasonWaiting, "waits in the queue of DistLock "+g.key.Name)
+	answer(effects.Waiting, v1alpha1.ReasonWaiting, "waits in the queue of DistLock "+g.key.Name+": "+whyWaiting(g.lock, effects.Why))
 	answer(effects.Impossible, v1alpha1.ReasonTooManyPermits, "asks for more permits than the capacity of DistLock "+g.key.Name)
 	for _, c := range g.claims {
 		if claimIsLost(c, g.lock) {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -129,7 +128,7 @@ func TestASecondRevocationWithTheSameTimeCounts(t *testing.T) {
 	for range 2 {
 		pod := podOf(t, a)
 		revokeAt(t, ns, ownerOf(a), at)
-		untilJob(t, ns, "a", "suspended", func(j *batchv1.Job) bool { return suspended(j) })
+		untilJob(t, ns, "a", "suspended", suspended)
 		setPhase(t, pod, corev1.PodFailed)
 		untilStarted(t, ns, "a")
 	}

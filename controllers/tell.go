@@ -75,7 +75,7 @@ func (r *Reconciler) tell(g gathered, e protocol.Effects) {
 		r.tellJob(g, w.Ref, eventWaiting, "Wait", "Waits for DistLock %s: %s; place %d of %d", g.key.Name, whyWaiting(g.lock, e.Why), i+1, len(e.Waiting))
 	}
 	for _, w := range e.Impossible {
-		r.tellJob(g, w.Ref, eventImpossible, "Wait", "Asks for %d permits of DistLock %s, which has %d: lower annotation %s, or raise spec.capacity",
+		r.tellJob(g, w.Ref, eventImpossible, "Wait", "Asks for %d permits of DistLock %s, which has %d: raise spec.capacity, or delete the Job and create it with fewer in %s",
 			w.Permits, g.key.Name, *g.lock.Spec.Capacity, v1alpha1.PermitsAnnotation)
 	}
 	for _, b := range g.bad {
@@ -115,11 +115,19 @@ func whyWaiting(lock *v1alpha1.DistLock, why error) string {
 		return fmt.Sprint(why)
 	}
 	h := lock.Status.Holders[0]
-	s := fmt.Sprintf("held by %s with fencing token %d since %s", h.Owner, h.FencingToken, h.AcquireTime.UTC().Format("2006-01-02T15:04:05Z"))
+	s := fmt.Sprintf("held by %s with fencing token %d since %s", holderName(h), h.FencingToken, h.AcquireTime.UTC().Format("2006-01-02T15:04:05Z"))
 	if more := len(lock.Status.Holders) - 1; more > 0 {
 		s += fmt.Sprintf(" and %d more", more)
 	}
 	return s
+}
+
+// holderName is the owner and, for a claim, which it names by uid alone, its name.
+func holderName(h v1alpha1.Hold) string {
+	if refKind(h.Ref) == kindClaim {
+		return h.Owner + " (LockClaim " + h.Ref.Name + ")"
+	}
+	return h.Owner
 }
 
 func jobOf(g gathered, ref *v1alpha1.ObjectRef) *batchv1.Job {

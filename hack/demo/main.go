@@ -22,7 +22,7 @@ func main() {
 }
 
 func play() (err error) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	began := time.Now()
 	d, err := setUp(ctx)

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/distlock-dev/distlock/api/v1alpha1"
 )
 
 // place is the folder of one control plane. A supervisor holds a lock in it as long
@@ -18,6 +20,11 @@ func (p place) lockFile() string   { return filepath.Join(string(p), "supervisor
 func (p place) logFile() string    { return filepath.Join(string(p), "supervisor.log") }
 func (p place) clusterDir() string { return filepath.Join(string(p), "cluster") }
 func (p place) kubeconfig() string { return filepath.Join(p.clusterDir(), "kubeconfig") }
+
+// controllerKubeconfig is that of the controller's service account, for a day.
+func (p place) controllerKubeconfig() string {
+	return filepath.Join(p.clusterDir(), "kubeconfigs", v1alpha1.ControllerNamespace+"_"+v1alpha1.ControllerServiceAccount)
+}
 
 // errRunning means that a supervisor is alive.
 var errRunning = errors.New("a control plane runs here already")

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/distlock-dev/distlock/api/v1alpha1"
 	"github.com/distlock-dev/distlock/hack/assets"
 	"github.com/distlock-dev/distlock/hack/cluster"
 )
@@ -32,6 +33,8 @@ func up(ctx context.Context, p place) error {
 			fmt.Printf("  export PATH=\"%s:$PATH\"   # kubectl\n", folder)
 		}
 	}
+	fmt.Printf("\nStart the controller, without which gated Jobs wait:\n\n  KUBECONFIG=%s go run .\n", p.controllerKubeconfig())
+	fmt.Print("\nPods run as processes of yours, by their `command`; one without a command runs until it is deleted.\n")
 	return nil
 }
 
@@ -120,6 +123,9 @@ func supervise(ctx context.Context, p place) error {
 	defer func() { _ = c.Stop() }()
 	fmt.Println("installing CRDs, RBAC and policies")
 	if err := c.Install(ctx, tree); err != nil {
+		return err
+	}
+	if _, err := c.ServiceAccountKubeconfig(ctx, v1alpha1.ControllerNamespace, v1alpha1.ControllerServiceAccount); err != nil {
 		return err
 	}
 	fmt.Println(readyLine)

@@ -58,7 +58,11 @@ func TestUninstallingLeavesEveryJobAsItWas(t *testing.T) {
 	}
 	noFinalizers(t, ns)
 
-	shell(t, block(t, "resume"))
+	dir := t.TempDir()
+	if out := shellIn(t, dir, block(t, "waiting")); out != ns+" waiter\n" {
+		t.Errorf("listed as waiting: %q, want only the waiter", out)
+	}
+	shellIn(t, dir, block(t, "resume"))
 	get(t, ns, "waiter", running)
 	if !suspended(get(t, ns, "paused", func(*batchv1.Job) bool { return true })) {
 		t.Error("a Job that was never behind a lock was started")
@@ -82,16 +86,21 @@ func block(t *testing.T, name string) string {
 // shell runs commands at the root of the tree with the control plane's kubectl.
 func shell(t *testing.T, script string) {
 	t.Helper()
+	t.Log(shellIn(t, root(t), script))
+}
+
+func shellIn(t *testing.T, dir, script string) string {
+	t.Helper()
 	folder, err := assets.Find(t.Context())
 	must(t, err)
 	cmd := exec.CommandContext(t.Context(), "sh", "-euc", script)
-	cmd.Dir = root(t)
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+folder+string(os.PathListSeparator)+os.Getenv("PATH"), "KUBECONFIG="+testEnv.Kubeconfig())
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s\n%v\n%s", script, err, out)
 	}
-	t.Logf("%s", out)
+	return string(out)
 }
 
 // startManager runs the controller as users do: its binary, as its service account.
