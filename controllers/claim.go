@@ -82,11 +82,11 @@ func claimIsGranted(c *v1alpha1.LockClaim, token int64) bool {
 	return c.Status.FencingToken == token && meta.IsStatusConditionTrue(c.Status.Conditions, v1alpha1.GrantedCondition)
 }
 
-// claimIsLost reports whether a claim says that it is granted while the lock, as
-// it was after that grant, has no such hold.
+// claimIsLost reports whether a claim was granted while the lock, as it was after
+// that grant, has no such hold.
 func claimIsLost(c *v1alpha1.LockClaim, lock *v1alpha1.DistLock) bool {
 	token := c.Status.FencingToken
-	if !claimIsGranted(c, token) || lock.Status.FencingToken < token {
+	if token == 0 || lock.Status.FencingToken < token {
 		return false
 	}
 	h, holds := protocol.State{Status: lock.Status}.Hold(claimOwner(c))

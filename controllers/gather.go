@@ -17,9 +17,14 @@ import (
 	"github.com/distlock-dev/distlock/internal/protocol"
 )
 
-// graceAfterDeletion is how long after a Job's deletion the Job controller may
-// still create pods that were under way: a deleted Job acknowledges nothing.
-const graceAfterDeletion = 5 * time.Second
+// After a Job's deletion the Job controller may still create pods that were under
+// way, and a deleted Job acknowledges nothing. Where it was seen started, its
+// first pods are there and a LIST finds them; where it was not, their creation
+// may still wait in the Job controller's own rate limiter.
+const (
+	graceAfterStart  = 5 * time.Second
+	graceBeforeStart = time.Minute
+)
 
 // cacheLag is how long the cache may take to show this process's own writes
 // before it is read around.
@@ -158,7 +163,11 @@ func (r *Reconciler) jobHold(ctx context.Context, g *gathered, h v1alpha1.Hold) 
 		f = factsOf(job)
 	}
 	if job == nil || (f.deleted && !f.finished) {
-		if left := graceAfterDeletion - r.seen.goneFor(h.Ref.UID); left > 0 {
+		grace := graceBeforeStart
+		if r.seen.started(h.Ref.UID) {
+			grace = graceAfterStart
+		}
+		if left := grace - r.seen.goneFor(h.Ref.UID); left > 0 {
 			g.due = soonest(g.due, left)
 			return facts, nil
 		}
@@ -224,7 +233,10 @@ func (r *Reconciler) gatherRequests(ctx context.Context, g *gathered) error {
 		request, err := jobRequest(job, f, g.lock.Spec, r.seen.place(uid), running)
 		if err != nil {
 			g.bad = append(g.bad, badRequest{job, err})
-			continue
+			if !running {
+				continue
+			}
+			request = protocol.Request{Waiter: protocol.NewWaiter(g.lock.Spec, jobOwner(job), new(v1alpha1.Exclusive), nil, nil, jobRef(job)), Running: true}
 		}
 		g.observed.Requests = append(g.observed.Requests, request)
 	}
@@ -329,7 +341,7 @@ func (r *Reconciler) podsEnded(ctx context.Context, g *gathered, job types.UID) 
 		return true, nil
 	}
 	if pods.Items[0].Labels[v1alpha1.GatedLabel] == "" {
-		g.due = soonest(g.due, graceAfterDeletion)
+		g.due = soonest(g.due, graceAfterStart)
 	}
 	return false, nil
 }

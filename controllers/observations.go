@@ -23,6 +23,7 @@ type observations struct {
 	shut  map[types.UID]closedSeen
 	gone  map[types.UID]time.Time
 	stray map[types.UID]bool
+	begun map[types.UID]bool
 	ended map[types.UID]bool
 	order map[types.UID]int64
 	last  int64
@@ -49,6 +50,7 @@ func newObservations(c clock.PassiveClock) *observations {
 		shut:  map[types.UID]closedSeen{},
 		gone:  map[types.UID]time.Time{},
 		stray: map[types.UID]bool{},
+		begun: map[types.UID]bool{},
 		ended: map[types.UID]bool{},
 		order: map[types.UID]int64{},
 	}
@@ -131,6 +133,7 @@ func (o *observations) forgetGone(job types.UID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.gone, job)
+	delete(o.begun, job)
 }
 
 // setStrayed notes that a Job was found running without the lock, or that a LIST
@@ -182,11 +185,44 @@ func (o *observations) place(uid types.UID) int64 {
 	return math.MaxInt64
 }
 
-// forgetObject drops what was seen of a Job or claim that is gone.
+// job takes in a version of a Job.
+func (o *observations) job(uid types.UID, f jobFacts) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if f.started {
+		o.begun[uid] = true
+	} else {
+		delete(o.begun, uid)
+	}
+}
+
+// started reports whether a Job, as it was seen last, had started.
+func (o *observations) started(job types.UID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.begun[job]
+}
+
+func (o *observations) holdsSome(uid types.UID) bool {
+	for _, holds := range o.locks {
+		for _, h := range holds {
+			if h.object == uid {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// forgetObject drops what was seen of a Job or claim that is gone, except for what
+// the end of its hold still depends on.
 func (o *observations) forgetObject(uid types.UID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.order, uid)
 	delete(o.stray, uid)
 	delete(o.ended, uid)
+	if !o.holdsSome(uid) {
+		delete(o.begun, uid)
+	}
 }

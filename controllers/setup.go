@@ -120,6 +120,12 @@ func (r *Reconciler) observe(ctx context.Context, informers cache.Informers) err
 			}
 		},
 	}
+	jobs := arrivals
+	jobs.AddFunc = func(obj any) {
+		arrivals.AddFunc(obj)
+		r.seen.job(obj.(*batchv1.Job).UID, factsOf(obj.(*batchv1.Job)))
+	}
+	jobs.UpdateFunc = func(_, obj any) { r.seen.job(obj.(*batchv1.Job).UID, factsOf(obj.(*batchv1.Job))) }
 	locks := toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { r.seen.lock(obj.(*v1alpha1.DistLock)) },
 		UpdateFunc: func(_, obj any) { r.seen.lock(obj.(*v1alpha1.DistLock)) },
@@ -132,7 +138,7 @@ func (r *Reconciler) observe(ctx context.Context, informers cache.Informers) err
 	for _, w := range []struct {
 		obj     client.Object
 		handler toolscache.ResourceEventHandler
-	}{{&v1alpha1.DistLock{}, locks}, {&v1alpha1.LockClaim{}, arrivals}, {&batchv1.Job{}, arrivals}} {
+	}{{&v1alpha1.DistLock{}, locks}, {&v1alpha1.LockClaim{}, arrivals}, {&batchv1.Job{}, jobs}} {
 		informer, err := informers.GetInformer(ctx, w.obj, cache.BlockUntilSynced(false))
 		if err != nil {
 			return fmt.Errorf("watching %T: %w", w.obj, err)

@@ -28,7 +28,7 @@ import (
 const node = "played"
 
 // patience is how long anything may take that a test waits for.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 var (
 	// admin arranges, watches and plays the kubelet: no pod runs by itself.

@@ -31,8 +31,10 @@ import (
 // Job was suspended or deleted. Here they are held up on their way, so that a
 // LIST shows none; the law's judge sees each of them come.
 func TestFault35AJobIsStoppedWhileItsPodsAreUnderWay(t *testing.T) {
+	t.Parallel()
 	for name, stop := range stops {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ns := namespace(t)
 			startController(t, ns)
 			lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
@@ -45,13 +47,19 @@ func TestFault35AJobIsStoppedWhileItsPodsAreUnderWay(t *testing.T) {
 			if l := untilQueued(t, ns, "nightly", 4); !heldBy(a)(l) {
 				t.Errorf("the lock went on while a pod was under way: %+v", l.Status)
 			}
+			await(t, time.After(longerThanAfterAStart), "the end of the short wait")
 			letGo()
 			untilStarted(t, ns, b.Name)
 		})
 	}
 }
 
+// longerThanAfterAStart is how long a busy Job controller's rate limiter may keep
+// a pod: longer than the wait after the deletion of a Job that had started.
+const longerThanAfterAStart = 7 * time.Second
+
 func TestFault35AJobIsRevokedWhileItsSecondPodIsUnderWay(t *testing.T) {
+	t.Parallel()
 	ns := namespace(t)
 	startController(t, ns)
 	lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
@@ -88,9 +96,11 @@ var stops = map[string]func(*testing.T, *batchv1.Job){
 }
 
 func TestFault35AWideJobIsStoppedAMomentAfterItsResume(t *testing.T) {
+	t.Parallel()
 	wide := func(j *batchv1.Job) { j.Spec.Parallelism, j.Spec.Completions = new(int32(200)), new(int32(200)) }
 	for name, stop := range stops {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ns := namespace(t)
 			startController(t, ns)
 			lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
