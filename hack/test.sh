@@ -21,6 +21,7 @@ go build $race ./... # all packages at once; go test -p 1 would compile one afte
 echo "test: running on the control plane in $KUBEBUILDER_ASSETS" >&2
 report=$(mktemp)
 trap 'rm -f "$report"' EXIT
+(cd test/bench && go vet ./... && go test ./...) # a module of its own
 if go test $race -p 1 -count 1 -timeout 30m "$@" ./... | grep -v --line-buffered 'no test files' | tee "$report"; then
   echo "test: PASS: $(grep -c '^ok' "$report") packages in $((SECONDS - begun)) s"
 else
