@@ -34,6 +34,10 @@ type told struct {
 	reason map[types.UID]string
 }
 
+// refusal sets apart, in told, what others refuse from why the Job waits, so that
+// the two are not told in turns.
+const refusal = types.UID("/refused")
+
 func newTold() *told { return &told{reason: map[types.UID]string{}} }
 
 // news reports whether a reason is another one than was told last.
@@ -51,6 +55,7 @@ func (t *told) forget(job types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.reason, job)
+	delete(t.reason, job+refusal)
 }
 
 // tell says on Job and lock what was stored.
