@@ -39,7 +39,8 @@ func (r *Reconciler) apply(ctx context.Context, g gathered, effects protocol.Eff
 		case kindOther:
 		}
 	}
-	errs = append(errs, r.stopIntruders(ctx, &g, effects.Waiting), r.answerClaims(ctx, &g, effects))
+	errs = append(errs, r.stopIntruders(ctx, &g, effects.Waiting)...)
+	errs = append(errs, r.answerClaims(ctx, &g, effects))
 	for _, h := range effects.Finished {
 		errs = append(errs, r.finishClaim(ctx, g.key.Namespace, h.Ref))
 	}
@@ -87,14 +88,14 @@ func (r *Reconciler) applyToJob(ctx context.Context, g *gathered, h v1alpha1.Hol
 // prove establishes that the hold was there, and not revoked, after the Job or
 // claim was read: by this reconcile's own write, or by a live read.
 func (r *Reconciler) prove(ctx context.Context, g *gathered, h v1alpha1.Hold) error {
-	if g.written && holdOf(g.lock, h.Owner, h.FencingToken) {
+	if g.written && holdsUnrevoked(g.lock, h.Owner, h.FencingToken) {
 		return nil
 	}
 	lock := &v1alpha1.DistLock{}
 	if err := r.Live.Get(ctx, g.key, lock); err != nil {
 		return fmt.Errorf("proving that %s holds DistLock %s: %w", h.Owner, g.key, err)
 	}
-	if lock.UID != g.lock.UID || !holdOf(lock, h.Owner, h.FencingToken) {
+	if lock.UID != g.lock.UID || !holdsUnrevoked(lock, h.Owner, h.FencingToken) {
 		return errChanged
 	}
 	return nil
@@ -124,7 +125,7 @@ func (r *Reconciler) takeBack(ctx context.Context, job *batchv1.Job, f jobFacts,
 
 // stopIntruders suspends Jobs that run without the lock; until their pods are
 // gone they stand first in its queue, and nobody gets past them.
-func (r *Reconciler) stopIntruders(ctx context.Context, g *gathered, waiting []protocol.Request) error {
+func (r *Reconciler) stopIntruders(ctx context.Context, g *gathered, waiting []protocol.Request) []error {
 	var errs []error
 	for _, w := range waiting {
 		if !w.Running {
@@ -132,7 +133,7 @@ func (r *Reconciler) stopIntruders(ctx context.Context, g *gathered, waiting []p
 		}
 		errs = append(errs, r.stopIntruder(ctx, g.jobs[w.Ref.UID]))
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 func (r *Reconciler) stopIntruder(ctx context.Context, job *batchv1.Job) error {

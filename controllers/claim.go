@@ -68,7 +68,9 @@ func (r *Reconciler) setGranted(ctx context.Context, before, next *v1alpha1.Lock
 // its deletion wakes the reconciler, which then expires the hold.
 func (r *Reconciler) finishClaim(ctx context.Context, namespace string, ref *v1alpha1.ObjectRef) error {
 	claim := &v1alpha1.LockClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ref.Name}}
-	err := r.Client.Delete(ctx, claim, client.Preconditions{UID: &ref.UID})
+	// Not waited for in the cache: it may never have had this claim, and then every
+	// later list would wait for its deletion in vain.
+	err := r.Client.Delete(ctx, claim, client.Preconditions{UID: &ref.UID}, client.DisableReadYourWritesConsistency)
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}

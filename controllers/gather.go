@@ -251,9 +251,9 @@ func (r *Reconciler) gatherRequests(ctx context.Context, g *gathered) error {
 
 // confirmIntruder looks live at a Job that seems to run without the lock: the Job
 // as it is now, nil where it waits no more, and whether it may have pods. Once
-// it is stopped, a LIST says whether it still has any; its status may lag. The Job is read first and the
-// lock after it, since a Job gets the lock before it runs; where the lock has
-// changed since it was read, that is a conflict.
+// it is stopped, a LIST says whether it still has any; its status may lag. The
+// Job is read first and the lock after it, since a Job gets the lock before it
+// runs; where the lock has changed since it was read, that is a conflict.
 func (r *Reconciler) confirmIntruder(ctx context.Context, g *gathered, job *batchv1.Job) (*batchv1.Job, bool, error) {
 	live, err := r.liveJob(ctx, jobRef(job), g.key.Namespace)
 	if err != nil || live == nil || !factsOf(live).waits() {

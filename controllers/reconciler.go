@@ -111,8 +111,9 @@ func soonest(ds ...time.Duration) time.Duration {
 	return first
 }
 
-// holdOf is the hold of an owner that nobody asked to stop.
-func holdOf(lock *v1alpha1.DistLock, owner string, token int64) bool {
+// holdsUnrevoked reports whether an owner has the hold with that token, and nobody
+// asked it to stop.
+func holdsUnrevoked(lock *v1alpha1.DistLock, owner string, token int64) bool {
 	for _, h := range lock.Status.Holders {
 		if h.Owner == owner && h.FencingToken == token && h.RevokeTime == nil {
 			return true
