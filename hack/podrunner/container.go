@@ -90,6 +90,10 @@ func (c *container) launch(pod *corev1.Pod, dir string) (*process.Process, error
 	return child, errors.Join(err, log.Close())
 }
 
+// started says whether the last start made a process, whose end is or will be among
+// the worker's exits.
+func (c *container) started() bool { return c.child != nil && c.state.Running != nil }
+
 // running says whether there is a process that has not ended.
 func (c *container) running() bool { return c.child != nil && !c.child.Exited() }
 

@@ -8,14 +8,15 @@
 // environment resolved from plain values and from the downward API (metadata and
 // node fields). restartPolicy is honoured, with a second between restarts. A pod
 // that is deleted gets SIGTERM, after its grace period SIGKILL, then its terminal
-// phase, and only then its object goes. A pod that was deleted by force is killed a
-// second after it is found missing. `kubectl logs` works, with -f and --tail.
+// phase, and only then its object goes. SIGTERM is for a container's main process,
+// SIGKILL for all of them. A pod that was deleted by force is killed a second after it
+// is found missing. `kubectl logs` works, with -f and --tail.
 //
 // What it does instead: the process runs on this machine, as this user, with this
-// machine's programs, in a folder of its own; the image is ignored. Signals go to the
-// process and its children, not only to the process. A container
-// without a command stays Running until somebody writes a terminal phase to the
-// pod's status, which tests do. Environment from Secrets and ConfigMaps fails the
+// machine's programs, in a folder of its own; the image is ignored. A main process
+// without a handler for SIGTERM is ended by it, since it is not its system's first. A
+// container without a command stays Running until somebody writes a terminal phase to
+// the pod's status, which tests do. Environment from Secrets and ConfigMaps fails the
 // pod; probes, volumes, hooks, resources and native sidecars are ignored.
 package podrunner
 

@@ -98,8 +98,7 @@ func (w *worker) begin() {
 // live takes one event after the other until the pod has ended, as it then has
 // reported, or is gone.
 func (w *worker) live(running context.Context) {
-	w.kill = time.NewTimer(time.Hour)
-	w.kill.Stop()
+	w.kill = newStoppedTimer()
 	defer w.kill.Stop()
 	for {
 		w.report(running)
@@ -125,6 +124,12 @@ func (w *worker) live(running context.Context) {
 			w.signalAll(syscall.SIGKILL)
 		}
 	}
+}
+
+func newStoppedTimer() *time.Timer {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
 }
 
 // bury removes the object of an ended pod once it is deleted.
@@ -155,9 +160,9 @@ func (w *worker) terminate() {
 	}
 	if w.asked.IsZero() {
 		w.asked = time.Now()
-		w.signalAll(syscall.SIGTERM)
-		for _, c := range w.containers { // those without a process
-			if !c.running() && !c.ended() {
+		w.askAll()
+		for _, c := range w.containers {
+			if !c.ended() && !c.started() {
 				c.end(exitTerminated, "Error", "")
 			}
 		}
@@ -263,6 +268,16 @@ func (w *worker) endAll(code int32, reason string) {
 	}
 }
 
+// askAll sends SIGTERM to the main processes alone, as a container runtime does;
+// signalAll reaches their children too.
+func (w *worker) askAll() {
+	for _, c := range w.containers {
+		if c.running() {
+			_ = c.child.Terminate()
+		}
+	}
+}
+
 func (w *worker) signalAll(sig syscall.Signal) {
 	for _, c := range w.containers {
 		if c.running() {
@@ -273,7 +288,7 @@ func (w *worker) signalAll(sig syscall.Signal) {
 
 // stopAll is for a pod whose object is gone, and killAll for when nobody waits.
 func (w *worker) stopAll() {
-	w.signalAll(syscall.SIGTERM)
+	w.askAll()
 	for _, c := range w.containers {
 		if c.running() {
 			c.child.Stop(leastGrace)

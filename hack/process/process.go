@@ -5,6 +5,7 @@ package process
 
 import (
 	"errors"
+	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
@@ -76,23 +77,34 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return err
 }
 
-// Stop sends SIGTERM and, when the child has not ended after grace, SIGKILL. It
-// returns when the child has ended, and says whether it did so in time.
+// Terminate sends SIGTERM to the child alone, not to its children: what a container
+// runtime does. A child that is gone is no error.
+func (p *Process) Terminate() error {
+	err := p.cmd.Process.Signal(syscall.SIGTERM)
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+// Stop sends SIGTERM to the child and, when it has ended or after grace, SIGKILL to
+// what is left of its group. It returns when the child has ended, and says whether
+// it did so in time.
 func (p *Process) Stop(grace time.Duration) (inTime bool) {
-	_ = p.Signal(syscall.SIGTERM)
+	_ = p.Terminate()
 	_ = p.Signal(syscall.SIGCONT) // a stopped one could not end
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {
 	case <-p.done:
-		return true
+		inTime = true
 	case <-timer.C:
-		p.Kill()
-		return false
 	}
+	p.Kill()
+	return inTime
 }
 
-// Kill sends SIGKILL and returns when the child has ended.
+// Kill sends SIGKILL to the group and returns when the child has ended.
 func (p *Process) Kill() {
 	_ = p.Signal(syscall.SIGKILL)
 	<-p.done

@@ -79,6 +79,34 @@ func TestExitCodesAreTheShells(t *testing.T) {
 	}
 }
 
+func TestOnlyTheChildIsAskedToStop(t *testing.T) {
+	dir := t.TempDir()
+	inner := filepath.Join(dir, "inner")
+	script := "trap ': > " + dir + "/asked' TERM; while :; do : > " + dir + "/turn; sleep 0.02; done"
+	if err := os.WriteFile(inner, []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, "trap 'exit 5' TERM; sh "+inner+" & wait")
+	turns := func() { // the child's child has taken in every signal that was sent before
+		for range 2 {
+			_ = os.Remove(filepath.Join(dir, "turn"))
+			if err := eventually(t, func() bool { return exists(filepath.Join(dir, "turn")) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	turns()
+	if err := p.Terminate(); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.ExitCode(); got != 5 {
+		t.Errorf("exit code %d, want that of its trap", got)
+	}
+	if turns(); exists(filepath.Join(dir, "asked")) {
+		t.Error("its child was asked too")
+	}
+}
+
 func TestStopReachesTheWholeGroup(t *testing.T) {
 	p := start(t, "sleep 600 & sleep 600; true")
 	if !p.Stop(time.Minute) {
@@ -92,7 +120,7 @@ func TestStopReachesTheWholeGroup(t *testing.T) {
 func TestStopKillsWhatIgnoresSIGTERM(t *testing.T) {
 	trapped := filepath.Join(t.TempDir(), "trapped")
 	p := start(t, "trap '' TERM; : > "+trapped+"; while :; do sleep 1; done")
-	if err := eventually(t, func() bool { _, err := os.Stat(trapped); return err == nil }); err != nil {
+	if err := eventually(t, func() bool { return exists(trapped) }); err != nil {
 		t.Fatal(err)
 	}
 	if p.Stop(50 * time.Millisecond) {
@@ -127,6 +155,11 @@ func start(t *testing.T, script string) *Process {
 	}
 	t.Cleanup(p.Kill)
 	return p
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
 
 // eventually waits until holds does.
