@@ -13,16 +13,17 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
 	"github.com/distlock-dev/distlock/hack/assets"
-	"github.com/distlock-dev/distlock/hack/process"
 	"github.com/distlock-dev/distlock/test/env"
 )
 
@@ -103,8 +104,32 @@ func shellIn(t *testing.T, dir, script string) string {
 	return string(out)
 }
 
-// startManager runs the controller as users do: its binary, as its service account.
+// startManager runs the controller as a pod in its namespace, by its Deployment's
+// template: whoever deletes the namespace ends it, and waits until it has ended.
 func startManager(t *testing.T) {
+	t.Helper()
+	kubeconfig, err := testEnv.ServiceAccountKubeconfig(t.Context(), v1alpha1.ControllerNamespace, v1alpha1.ControllerServiceAccount)
+	must(t, err)
+	manifest, err := os.ReadFile(filepath.Join(root(t), "config", "manager", "manager.yaml"))
+	must(t, err)
+	deployment := &appsv1.Deployment{}
+	must(t, yaml.UnmarshalStrict(manifest, deployment))
+	template := deployment.Spec.Template
+	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+	pod.Namespace, pod.Name = deployment.Namespace, deployment.Name
+	c := &pod.Spec.Containers[0]
+	c.Command = []string{buildManager(t)}
+	c.Args = []string{"--leader-elect", "--health-probe-bind-address=0"} // the ports are this machine's
+	c.Env = []corev1.EnvVar{{Name: "KUBECONFIG", Value: kubeconfig}}
+	create(t, pod)
+	t.Cleanup(func() {
+		if log, err := os.ReadFile(testEnv.Pods.LogFile(pod, c.Name)); t.Failed() {
+			t.Logf("the controller's log (error %v):\n%s", err, log)
+		}
+	})
+}
+
+func buildManager(t *testing.T) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "manager")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".")
@@ -112,13 +137,7 @@ func startManager(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building the controller: %v\n%s", err, out)
 	}
-	kubeconfig, err := testEnv.ServiceAccountKubeconfig(t.Context(), v1alpha1.ControllerNamespace, v1alpha1.ControllerServiceAccount)
-	must(t, err)
-	cmd := exec.Command(binary, "--leader-elect", "--health-probe-bind-address=0")
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
-	p, err := process.Start(cmd)
-	must(t, err)
-	t.Cleanup(func() { p.Stop(10 * time.Second) })
+	return binary
 }
 
 func root(t *testing.T) string {
