@@ -162,7 +162,11 @@ func (r *Reconciler) patchJob(ctx context.Context, job *batchv1.Job, ops jobPatc
 		return fmt.Errorf("%w: %w", errChanged, err)
 	}
 	if err != nil {
-		if (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && r.told.news(job.UID+refusal, eventRefused) {
+		refused := apierrors.IsForbidden(err) || apierrors.IsInvalid(err)
+		if refused {
+			r.metrics.refused.Inc()
+		}
+		if refused && r.told.news(job.UID+refusal, eventRefused) {
 			r.Events.Eventf(job, nil, corev1.EventTypeWarning, eventRefused, "Update", "Cannot be started or suspended: %s", shorten(err.Error()))
 		}
 		return fmt.Errorf("changing Job %s/%s: %w", job.Namespace, job.Name, err)

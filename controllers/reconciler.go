@@ -33,13 +33,14 @@ type Reconciler struct {
 	// Events tells people.
 	Events events.EventRecorder
 
-	seen *observations
-	told *told
+	seen    *observations
+	told    *told
+	metrics *metrics
 }
 
 // NewReconciler returns a Reconciler with no observations yet.
 func NewReconciler(c client.Client, live client.Reader, clk clock.PassiveClock, rec events.EventRecorder) *Reconciler {
-	return &Reconciler{Client: c, Live: live, Clock: clk, Events: rec, seen: newObservations(clk), told: newTold()}
+	return &Reconciler{Client: c, Live: live, Clock: clk, Events: rec, seen: newObservations(clk), told: newTold(), metrics: newMetrics(clk)}
 }
 
 // +kubebuilder:rbac:groups=distlock.dev,resources=distlocks,verbs=get;list;watch
@@ -65,7 +66,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		locks = r.Live // after a conflict the cache may lag
 		var next protocol.State
 		next, effects = protocol.Decide(g.state, g.observed, r.Clock.Now())
-		return r.write(ctx, &g, next)
+		r.metrics.announce(g, effects)
+		return r.metrics.conflicted(r.write(ctx, &g, next))
 	})
 	if err != nil {
 		return ctrl.Result{}, err
@@ -74,6 +76,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return r.withoutLock(ctx, g)
 	}
 	r.tell(g, effects)
+	r.metrics.count(g, effects)
 	retryAfter, err := r.apply(ctx, g, effects)
 	if err != nil {
 		return ctrl.Result{}, err

@@ -80,6 +80,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, clk clock.PassiveCl
 	if err := r.observe(ctx, mgr.GetCache()); err != nil {
 		return nil, err
 	}
+	if err := r.metrics.watch(ctx, mgr); err != nil {
+		return nil, err
+	}
 	return r, ctrl.NewControllerManagedBy(mgr).
 		Named("distlock").
 		For(&v1alpha1.DistLock{}).

@@ -45,5 +45,6 @@ func (r *Reconciler) stopLockless(ctx context.Context, job *batchv1.Job) error {
 	if err != nil || live == nil || !factsOf(live).mayRun() {
 		return err
 	}
+	r.metrics.countIntruder(live.UID)
 	return r.stopIntruder(ctx, live)
 }
