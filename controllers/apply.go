@@ -213,7 +213,9 @@ func (r *Reconciler) answerClaims(ctx context.Context, g *gathered, effects prot
 	answer := func(requests []protocol.Request, reason, message string) {
 		for _, w := range requests {
 			if c := g.claims[w.Ref.UID]; c != nil {
-				errs = append(errs, r.refuseClaim(ctx, c, reason, message))
+				err := r.refuseClaim(ctx, c, reason, message)
+				r.settle(*g, c.UID, err == nil && reason == v1alpha1.ReasonWaiting)
+				errs = append(errs, err)
 			}
 		}
 	}

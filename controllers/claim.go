@@ -19,17 +19,19 @@ func claimRef(c *v1alpha1.LockClaim) *v1alpha1.ObjectRef {
 	return &v1alpha1.ObjectRef{APIVersion: v1alpha1.GroupVersion.String(), Kind: "LockClaim", Name: c.Name, UID: c.UID}
 }
 
-// claimRequest is what a claim asks for, unless it waits no more: it is being
-// deleted, or it was granted once and its hold has ended.
-func claimRequest(c *v1alpha1.LockClaim, spec v1alpha1.DistLockSpec, seen int64) (protocol.Request, bool) {
-	if c.DeletionTimestamp != nil || c.Status.FencingToken != 0 {
-		return protocol.Request{}, false
-	}
+// claimWaits reports whether a claim wants the lock: it is not being deleted, and
+// was not granted it before.
+func claimWaits(c *v1alpha1.LockClaim) bool {
+	return c.DeletionTimestamp == nil && c.Status.FencingToken == 0
+}
+
+// claimRequest is what a claim asks for.
+func claimRequest(c *v1alpha1.LockClaim, spec v1alpha1.DistLockSpec, seen int64) protocol.Request {
 	return protocol.Request{
 		Waiter: protocol.NewWaiter(spec, claimOwner(c), c.Spec.Mode, c.Spec.Permits, c.Spec.LeaseDurationSeconds, claimRef(c)),
 		Since:  c.CreationTimestamp.Time,
 		Seen:   seen,
-	}, true
+	}
 }
 
 // grantClaim tells a bound claim that it holds the lock, once that is proven.
@@ -93,4 +95,11 @@ func claimIsLost(c *v1alpha1.LockClaim, lock *v1alpha1.DistLock) bool {
 	}
 	h, holds := protocol.State{Status: lock.Status}.Hold(claimOwner(c))
 	return !holds || h.FencingToken != token
+}
+
+func claimReason(c *v1alpha1.LockClaim) string {
+	if granted := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.GrantedCondition); granted != nil {
+		return granted.Reason
+	}
+	return ""
 }

@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -39,6 +38,7 @@ type gathered struct {
 	observed protocol.Observed
 	bad      []badRequest
 	due      time.Duration // when gathering again may find more; zero: not known
+	lagging  bool          // the cache does not show this process's own writes in time
 	written  bool          // this reconcile stored lock
 }
 
@@ -53,64 +53,23 @@ type badRequest struct {
 // gone.
 func (r *Reconciler) gather(ctx context.Context, locks client.Reader, key types.NamespacedName) (gathered, error) {
 	g := gathered{key: key, jobs: map[types.UID]*batchv1.Job{}, claims: map[types.UID]*v1alpha1.LockClaim{}}
-	if err := r.gatherAskers(ctx, &g); err != nil {
-		return g, err
-	}
 	if err := r.gatherLock(ctx, locks, &g); err != nil || g.lock == nil {
 		return g, err
 	}
 	if err := r.gatherHolds(ctx, &g); err != nil {
 		return g, err
 	}
-	if err := r.gatherWaiters(ctx, &g); err != nil {
-		return g, err
-	}
-	if err := r.gatherRequests(ctx, &g); err != nil {
-		return g, err
-	}
-	return g, nil
-}
-
-// gatherAskers lists the Jobs and claims that name the lock.
-func (r *Reconciler) gatherAskers(ctx context.Context, g *gathered) error {
-	var jobs batchv1.JobList
-	if err := r.list(ctx, &jobs, g.key, client.MatchingLabels{v1alpha1.GatedLabel: "true"}); err != nil {
-		return fmt.Errorf("listing the Jobs of DistLock %s: %w", g.key, err)
-	}
-	for i := range jobs.Items {
-		if lockAnnotation(&jobs.Items[i]) == g.key.Name {
-			g.jobs[jobs.Items[i].UID] = &jobs.Items[i]
-		}
-	}
-	var claims v1alpha1.LockClaimList
-	if err := r.list(ctx, &claims, g.key, client.MatchingFields{"spec.lockName": g.key.Name}); err != nil {
-		return fmt.Errorf("listing the LockClaims of DistLock %s: %w", g.key, err)
-	}
-	for i := range claims.Items {
-		g.claims[claims.Items[i].UID] = &claims.Items[i]
-	}
-	return nil
-}
-
-// list lists those that name a lock from the cache, once it shows this process's
-// own writes. Where a watch is stuck it may not for long; then it lists what is
-// narrow at the API server.
-func (r *Reconciler) list(ctx context.Context, list client.ObjectList, lock types.NamespacedName, narrow client.ListOption) error {
-	cached, cancel := context.WithTimeout(ctx, cacheLag)
-	defer cancel()
-	err := r.Client.List(cached, list, client.InNamespace(lock.Namespace), client.MatchingFields{lockIndex: lock.Name})
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		err = r.Live.List(ctx, list, client.InNamespace(lock.Namespace), narrow)
-	}
-	return err
+	return g, r.gatherRequests(ctx, &g)
 }
 
 func (r *Reconciler) gatherLock(ctx context.Context, locks client.Reader, g *gathered) (err error) {
 	lock := &v1alpha1.DistLock{}
-	cached, cancel := context.WithTimeout(ctx, cacheLag)
-	defer cancel()
-	err = locks.Get(cached, g.key, lock)
-	if apierrors.IsNotFound(err) || (errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil) {
+	if locks == r.Client {
+		err = r.read(ctx, g, g.key, lock)
+	} else {
+		err = locks.Get(ctx, g.key, lock)
+	}
+	if apierrors.IsNotFound(err) {
 		err = r.Live.Get(ctx, g.key, lock)
 	}
 	if apierrors.IsNotFound(err) {
@@ -119,7 +78,7 @@ func (r *Reconciler) gatherLock(ctx context.Context, locks client.Reader, g *gat
 	if err != nil {
 		return fmt.Errorf("reading DistLock %s: %w", g.key, err)
 	}
-	r.seen.lock(lock)
+	r.observe(lock)
 	g.lock = lock
 	g.state, err = protocol.StateOf(lock)
 	return err
@@ -172,8 +131,15 @@ func (r *Reconciler) jobHold(ctx context.Context, g *gathered, h v1alpha1.Hold) 
 		facts.Ended, err = r.podsEnded(ctx, g, h.Ref.UID)
 		return facts, err
 	}
-	if f.finished || f.yielded(h) {
+	succeeded, err := r.hasSucceeded(ctx, job, f)
+	if err != nil {
+		return facts, err
+	}
+	if succeeded || f.finished || f.yielded(h) {
 		facts.Ended, err = r.podsEnded(ctx, g, h.Ref.UID)
+		if succeeded && facts.Ended {
+			r.askers.note(g.key, h.Ref.UID, func(a *asker) { a.ended = true })
+		}
 		return facts, err
 	}
 	facts.MustStop = f.strays(h)
@@ -192,63 +158,6 @@ func (r *Reconciler) claimHold(ctx context.Context, g *gathered, h v1alpha1.Hold
 	return facts, nil
 }
 
-// gatherWaiters looks live for stored waiters that the cache does not show: one
-// that is still there goes on waiting.
-func (r *Reconciler) gatherWaiters(ctx context.Context, g *gathered) (err error) {
-	for _, w := range g.lock.Status.Queue {
-		switch refKind(w.Ref) {
-		case kindJob:
-			_, err = r.findJob(ctx, g, w.Ref)
-		case kindClaim:
-			_, err = r.findClaim(ctx, g, w.Ref)
-		case kindOther:
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// gatherRequests makes requests of the Jobs and claims that wait.
-func (r *Reconciler) gatherRequests(ctx context.Context, g *gathered) error {
-	for uid, job := range g.jobs {
-		f := factsOf(job)
-		if !f.waits() || f.lock != g.key.Name {
-			continue
-		}
-		running := false
-		if _, holds := g.state.Hold(jobOwner(job)); !holds && (f.mayRun() || r.seen.strayed(uid)) {
-			var err error
-			if job, running, err = r.confirmIntruder(ctx, g, job); err != nil {
-				return err
-			}
-			if job == nil {
-				continue
-			}
-			g.jobs[uid], f = job, factsOf(job)
-		}
-		request, err := jobRequest(job, f, g.lock.Spec, r.seen.place(uid), running)
-		if err != nil {
-			g.bad = append(g.bad, badRequest{job, err})
-			if !running {
-				continue
-			}
-			request = protocol.Request{Waiter: protocol.NewWaiter(g.lock.Spec, jobOwner(job), new(v1alpha1.Exclusive), nil, nil, jobRef(job)), Running: true}
-		}
-		g.observed.Requests = append(g.observed.Requests, request)
-	}
-	for uid, claim := range g.claims {
-		if claim.Spec.LeaseDurationSeconds != nil && r.seen.heldOnce(uid) {
-			continue // its status does not say so: its holder released, and deletes it now
-		}
-		if request, waits := claimRequest(claim, g.lock.Spec, r.seen.place(uid)); waits {
-			g.observed.Requests = append(g.observed.Requests, request)
-		}
-	}
-	return nil
-}
-
 // confirmIntruder looks live at a Job that seems to run without the lock: the Job
 // as it is now, nil where it waits no more, and whether it may have pods. Once
 // it is stopped, a LIST says whether it still has any; its status may lag. The
@@ -259,10 +168,21 @@ func (r *Reconciler) confirmIntruder(ctx context.Context, g *gathered, job *batc
 	if err != nil || live == nil || !factsOf(live).waits() {
 		return nil, false, err
 	}
+	done, err := r.hasSucceededLive(ctx, live)
+	if err != nil {
+		return nil, false, err
+	}
+	if done {
+		ended, err := r.podsEnded(ctx, g, live.UID)
+		if ended {
+			r.askers.note(g.key, live.UID, func(a *asker) { a.ended = true })
+			return nil, false, err
+		}
+	}
 	if factsOf(live).stopped {
 		ended, err := r.podsEnded(ctx, g, live.UID)
 		if ended {
-			r.seen.setStrayed(live.UID, false)
+			r.askers.note(g.key, live.UID, func(a *asker) { a.strayed = false })
 		}
 		return live, !ended, err
 	}
@@ -274,27 +194,6 @@ func (r *Reconciler) confirmIntruder(ctx context.Context, g *gathered, job *batc
 		return nil, false, apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("distlocks").GroupResource(), g.key.Name,
 			fmt.Errorf("it changed while Job %s was looked at", job.Name))
 	}
-	r.seen.setStrayed(live.UID, true)
+	r.askers.note(g.key, live.UID, func(a *asker) { a.strayed = true })
 	return live, true, nil
-}
-
-// refKinds are the kinds of objects behind a hold that the controller follows.
-type refKinds int
-
-const (
-	kindOther refKinds = iota
-	kindJob
-	kindClaim
-)
-
-func refKind(ref *v1alpha1.ObjectRef) refKinds {
-	switch {
-	case ref == nil:
-		return kindOther
-	case ref.Kind == "Job" && ref.APIVersion == "batch/v1":
-		return kindJob
-	case ref.Kind == "LockClaim" && ref.APIVersion == v1alpha1.GroupVersion.String():
-		return kindClaim
-	}
-	return kindOther
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/distlock-dev/distlock/api/v1alpha1"
 	"github.com/distlock-dev/distlock/controllers"
 	"github.com/distlock-dev/distlock/test/env"
 )
@@ -53,7 +55,20 @@ func startController(t *testing.T, ns string) *instance {
 		}
 	}()
 	t.Cleanup(i.kill)
+	awaitAnswer(t, ns)
 	return i
+}
+
+// awaitAnswer waits until a controller works in the namespace: from then on it
+// sees what is created in the order of creation.
+func awaitAnswer(t *testing.T, ns string) {
+	t.Helper()
+	asked := &v1alpha1.LockClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, GenerateName: "started-"},
+		Spec:       v1alpha1.LockClaimSpec{LockName: "there-is-none"},
+	}
+	must(t, admin.Create(t.Context(), asked))
+	must(t, admin.Delete(t.Context(), untilClaim(t, asked, v1alpha1.ReasonLockNotFound)))
 }
 
 // kill ends the controller as SIGKILL does: from this moment no request of it

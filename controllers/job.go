@@ -27,6 +27,8 @@ type jobFacts struct {
 	draining            bool   // suspended, and the Job controller still counts pods
 	finished            bool   // Complete or Failed
 	deleted             bool   // has a deletionTimestamp
+	single              bool   // the success of one pod completes it
+	succeeded           bool   // the Job controller has seen a pod of it succeed
 }
 
 func factsOf(job *batchv1.Job) jobFacts {
@@ -40,6 +42,10 @@ func factsOf(job *batchv1.Job) jobFacts {
 		suspended: ptr.Deref(job.Spec.Suspend, false),
 		finished:  hasCondition(job, batchv1.JobComplete) || hasCondition(job, batchv1.JobFailed),
 		deleted:   job.DeletionTimestamp != nil,
+		single: ptr.Deref(job.Spec.Completions, 0) == 1 && job.Spec.SuccessPolicy == nil &&
+			ptr.Deref(job.Spec.CompletionMode, batchv1.NonIndexedCompletion) == batchv1.NonIndexedCompletion,
+		succeeded: job.Status.Succeeded > 0 ||
+			(job.Status.UncountedTerminatedPods != nil && len(job.Status.UncountedTerminatedPods.Succeeded) > 0),
 	}
 	suspendedTrue := hasCondition(job, batchv1.JobSuspended)
 	f.stopped = f.suspended && (suspendedTrue || job.Status.StartTime == nil)
@@ -115,18 +121,19 @@ func jobRequest(job *batchv1.Job, f jobFacts, spec v1alpha1.DistLockSpec, seen i
 		}
 		permits = new(int32(n))
 	}
-	since := job.CreationTimestamp.Time
-	if f.queuedAt != "" {
-		t, err := time.Parse(metav1.RFC3339Micro, f.queuedAt)
-		if err != nil {
-			return protocol.Request{}, fmt.Errorf("annotation %s: %w", v1alpha1.QueuedAtAnnotation, err)
-		}
-		since = t
-	}
 	return protocol.Request{
 		Waiter:  protocol.NewWaiter(spec, jobOwner(job), mode, permits, nil, jobRef(job)),
-		Since:   since,
+		Since:   queuedSince(job, f),
 		Seen:    seen,
 		Running: running,
 	}, nil
+}
+
+// queuedSince is when the Job joined the queue: when it was created, or requeued
+// after a revocation.
+func queuedSince(job *batchv1.Job, f jobFacts) time.Time {
+	if t, err := time.Parse(metav1.RFC3339Micro, f.queuedAt); err == nil {
+		return t
+	}
+	return job.CreationTimestamp.Time
 }

@@ -1,7 +1,6 @@
 package controllers
 
 import (
-	"math"
 	"sync"
 	"time"
 
@@ -22,11 +21,7 @@ type observations struct {
 	locks map[types.UID]map[string]holdSeen
 	shut  map[types.UID]closedSeen
 	gone  map[types.UID]time.Time
-	stray map[types.UID]bool
 	begun map[types.UID]bool
-	ended map[types.UID]bool
-	order map[types.UID]int64
-	last  int64
 }
 
 type holdSeen struct {
@@ -49,15 +44,13 @@ func newObservations(c clock.PassiveClock) *observations {
 		locks: map[types.UID]map[string]holdSeen{},
 		shut:  map[types.UID]closedSeen{},
 		gone:  map[types.UID]time.Time{},
-		stray: map[types.UID]bool{},
 		begun: map[types.UID]bool{},
-		ended: map[types.UID]bool{},
-		order: map[types.UID]int64{},
 	}
 }
 
-// lock takes in a version of a lock.
-func (o *observations) lock(l *v1alpha1.DistLock) {
+// lock takes in a version of a lock, and returns the objects whose hold has ended
+// since the last.
+func (o *observations) lock(l *v1alpha1.DistLock) (ended []types.UID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := o.clock.Now()
@@ -77,13 +70,14 @@ func (o *observations) lock(l *v1alpha1.DistLock) {
 	}
 	o.locks[l.UID] = holds
 	for owner, was := range before {
-		if _, known := o.order[was.object]; known && holds[owner].token != was.token {
-			o.ended[was.object] = true
+		if was.object != "" && holds[owner].token != was.token {
+			ended = append(ended, was.object)
 		}
 	}
 	if s := o.shut[l.UID]; s.seconds != l.Status.ClosedSeconds || s.token != l.Status.FencingToken {
 		o.shut[l.UID] = closedSeen{token: l.Status.FencingToken, seconds: l.Status.ClosedSeconds, first: now}
 	}
+	return ended
 }
 
 func (o *observations) forgetLock(uid types.UID) {
@@ -136,55 +130,6 @@ func (o *observations) forgetGone(job types.UID) {
 	delete(o.begun, job)
 }
 
-// setStrayed notes that a Job was found running without the lock, or that a LIST
-// showed that none of its pods are left.
-func (o *observations) setStrayed(job types.UID, strayed bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if strayed {
-		o.stray[job] = true
-	} else {
-		delete(o.stray, job)
-	}
-}
-
-// strayed reports whether a Job was found running without the lock and may still
-// have pods.
-func (o *observations) strayed(job types.UID) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.stray[job]
-}
-
-// heldOnce reports whether an object was seen to hold a lock that it holds no
-// more.
-func (o *observations) heldOnce(uid types.UID) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.ended[uid]
-}
-
-// arrived counts an object in the order in which the watch shows them.
-func (o *observations) arrived(uid types.UID) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if _, ok := o.order[uid]; !ok {
-		o.last++
-		o.order[uid] = o.last
-	}
-}
-
-// place is the object's in the order of arrivals; one that is about to arrive is
-// behind all that have.
-func (o *observations) place(uid types.UID) int64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if place, ok := o.order[uid]; ok {
-		return place
-	}
-	return math.MaxInt64
-}
-
 // job takes in a version of a Job.
 func (o *observations) job(uid types.UID, f jobFacts) {
 	o.mu.Lock()
@@ -214,14 +159,11 @@ func (o *observations) holdsSome(uid types.UID) bool {
 	return false
 }
 
-// forgetObject drops what was seen of a Job or claim that is gone, except for what
-// the end of its hold still depends on.
-func (o *observations) forgetObject(uid types.UID) {
+// forgetJob drops what was seen of a Job that is gone, unless the end of its hold
+// still depends on it.
+func (o *observations) forgetJob(uid types.UID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.order, uid)
-	delete(o.stray, uid)
-	delete(o.ended, uid)
 	if !o.holdsSome(uid) {
 		delete(o.begun, uid)
 	}

@@ -33,6 +33,7 @@ type Reconciler struct {
 	// Events tells people.
 	Events events.EventRecorder
 
+	askers  *askers
 	seen    *observations
 	told    *told
 	metrics *metrics
@@ -40,7 +41,10 @@ type Reconciler struct {
 
 // NewReconciler returns a Reconciler with no observations yet.
 func NewReconciler(c client.Client, live client.Reader, clk clock.PassiveClock, rec events.EventRecorder) *Reconciler {
-	return &Reconciler{Client: c, Live: live, Clock: clk, Events: rec, seen: newObservations(clk), told: newTold(), metrics: newMetrics(clk)}
+	return &Reconciler{
+		Client: c, Live: live, Clock: clk, Events: rec,
+		askers: newAskers(), seen: newObservations(clk), told: newTold(), metrics: newMetrics(clk),
+	}
 }
 
 // +kubebuilder:rbac:groups=distlock.dev,resources=distlocks,verbs=get;list;watch

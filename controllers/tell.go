@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
 	"github.com/distlock-dev/distlock/internal/protocol"
@@ -61,6 +62,9 @@ func (t *told) forget(job types.UID) {
 // tell says on Job and lock what was stored.
 func (r *Reconciler) tell(g gathered, e protocol.Effects) {
 	for _, h := range e.Granted {
+		if h.Ref != nil {
+			r.settle(g, h.Ref.UID, true)
+		}
 		if job := jobOf(g, h.Ref); job != nil && h.RevokeTime == nil && r.told.news(job.UID, eventGranted) {
 			r.Events.Eventf(job, g.lock, corev1.EventTypeNormal, eventGranted, "Grant",
 				"Holds DistLock %s with fencing token %d", g.key.Name, h.FencingToken)
@@ -72,13 +76,7 @@ func (r *Reconciler) tell(g gathered, e protocol.Effects) {
 	for _, h := range e.Expired {
 		r.tellBoth(g, h.Ref, eventExpired, "Expire", fmt.Sprintf("The lease of %s with fencing token %d was not renewed", h.Owner, h.FencingToken))
 	}
-	for i, w := range e.Waiting {
-		if w.Running {
-			r.tellJob(g, w.Ref, eventIntruder, "Suspend", "Runs without holding DistLock %s and is suspended; nobody is granted the lock before its pods have ended", g.key.Name)
-			continue
-		}
-		r.tellJob(g, w.Ref, eventWaiting, "Wait", "Waits for DistLock %s: %s; place %d of %d", g.key.Name, whyWaiting(g.lock, e.Why), i+1, len(e.Waiting))
-	}
+	r.tellWaiting(g, e)
 	for _, w := range e.Impossible {
 		r.tellJob(g, w.Ref, eventImpossible, "Wait", "Asks for %d permits of DistLock %s, which has %d: raise spec.capacity, or delete the Job and create it with fewer in %s",
 			w.Permits, g.key.Name, *g.lock.Spec.Capacity, v1alpha1.PermitsAnnotation)
@@ -90,28 +88,69 @@ func (r *Reconciler) tell(g gathered, e protocol.Effects) {
 	}
 }
 
+// tellWaiting tells Jobs that wait why they do. It is not told anew when the
+// holder or the place changes, and so costs no write for each handover.
+func (r *Reconciler) tellWaiting(g gathered, e protocol.Effects) {
+	for _, w := range e.Waiting {
+		if w.Running {
+			r.tellJob(g, w.Ref, eventIntruder, "Suspend", "Runs without holding DistLock %s and is suspended; nobody is granted the lock before its pods have ended", g.key.Name)
+			continue
+		}
+		job := jobOf(g, w.Ref)
+		if job == nil {
+			continue
+		}
+		if r.told.news(job.UID, eventWaiting) {
+			place, of := r.placeOf(g.lock, w)
+			r.Events.Eventf(job, g.lock, corev1.EventTypeNormal, eventWaiting, "Wait",
+				"Waits for DistLock %s: %s; place %d of %d", g.key.Name, whyWaiting(g.lock, e.Why), place, of)
+		}
+		r.settle(g, job.UID, true)
+	}
+}
+
+// settle notes that an asker knows why it waits, or has to be told.
+func (r *Reconciler) settle(g gathered, uid types.UID, settled bool) {
+	r.askers.note(g.key, uid, func(a *asker) { a.unsettled = !settled && !a.leased })
+}
+
+// placeOf is the place of a request among all that wait for a lock.
+func (r *Reconciler) placeOf(lock *v1alpha1.DistLock, w protocol.Request) (place, of int) {
+	key := client.ObjectKeyFromObject(lock)
+	place, of = r.askers.place(key, w.Ref.UID)
+	for _, h := range lock.Status.Holders {
+		if h.Ref == nil {
+			continue
+		}
+		if before, _ := r.askers.place(key, h.Ref.UID); before > 0 {
+			of--
+			if before < place {
+				place--
+			}
+		}
+	}
+	return place, of
+}
+
 // tellBoth tells a warning on the lock and on the Job behind a hold.
 func (r *Reconciler) tellBoth(g gathered, ref *v1alpha1.ObjectRef, reason, action, note string) {
 	var related runtime.Object
 	if job := jobOf(g, ref); job != nil {
 		related = job
 		r.told.forget(job.UID)
+		r.settle(g, job.UID, false)
 		r.Events.Eventf(job, g.lock, corev1.EventTypeWarning, reason, action, "%s", note)
 	}
 	r.Events.Eventf(g.lock, related, corev1.EventTypeWarning, reason, action, "%s", note)
 }
 
-// tellJob tells a Job why it waits, once for each reason.
+// tellJob tells a warning on a Job, once for each reason.
 func (r *Reconciler) tellJob(g gathered, ref *v1alpha1.ObjectRef, reason, action, note string, args ...any) {
 	job := jobOf(g, ref)
 	if job == nil || !r.told.news(job.UID, reason) {
 		return
 	}
-	kind := corev1.EventTypeWarning
-	if reason == eventWaiting {
-		kind = corev1.EventTypeNormal
-	}
-	r.Events.Eventf(job, g.lock, kind, reason, action, note, args...)
+	r.Events.Eventf(job, g.lock, corev1.EventTypeWarning, reason, action, note, args...)
 }
 
 // whyWaiting says who is in the way.

@@ -15,27 +15,49 @@ import (
 // a Job that runs all the same is suspended.
 func (r *Reconciler) withoutLock(ctx context.Context, g gathered) (ctrl.Result, error) {
 	var errs []error
-	for _, job := range g.jobs {
-		f := factsOf(job)
-		if !f.waits() || f.lock != g.key.Name {
-			continue
+	for _, a := range r.askers.all(g.key) {
+		switch a.kind {
+		case kindJob:
+			errs = append(errs, r.jobWithoutLock(ctx, &g, a))
+		case kindClaim:
+			errs = append(errs, r.claimWithoutLock(ctx, &g, a))
+		case kindOther:
 		}
-		if r.told.news(job.UID, eventLockNotFound) {
-			r.Events.Eventf(job, nil, corev1.EventTypeWarning, eventLockNotFound, "Wait",
-				"Waits for DistLock %s, which does not exist in this namespace: create it", g.key.Name)
-		}
-		if f.mayRun() {
-			errs = append(errs, r.stopLockless(ctx, job))
-		}
-	}
-	for _, c := range g.claims {
-		errs = append(errs, r.refuseClaim(ctx, c, v1alpha1.ReasonLockNotFound, fmt.Sprintf("there is no DistLock %s in this namespace: create it", g.key.Name)))
 	}
 	again, err := splitChanged(errs)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: again}, nil
+}
+
+func (r *Reconciler) jobWithoutLock(ctx context.Context, g *gathered, a asker) error {
+	job, err := r.findJob(ctx, g, a.ref())
+	if err != nil || job == nil {
+		return err
+	}
+	f := factsOf(job)
+	if !f.waits() || a.ended || f.lock != g.key.Name {
+		return nil
+	}
+	if r.told.news(job.UID, eventLockNotFound) {
+		r.Events.Eventf(job, nil, corev1.EventTypeWarning, eventLockNotFound, "Wait",
+			"Waits for DistLock %s, which does not exist in this namespace: create it", g.key.Name)
+		r.settle(*g, job.UID, false)
+	}
+	if f.mayRun() {
+		return r.stopLockless(ctx, job)
+	}
+	return nil
+}
+
+func (r *Reconciler) claimWithoutLock(ctx context.Context, g *gathered, a asker) error {
+	claim, err := r.findClaim(ctx, g, a.ref())
+	if err != nil || claim == nil {
+		return err
+	}
+	r.settle(*g, claim.UID, false)
+	return r.refuseClaim(ctx, claim, v1alpha1.ReasonLockNotFound, fmt.Sprintf("there is no DistLock %s in this namespace: create it", g.key.Name))
 }
 
 // stopLockless suspends a Job that runs although its lock does not exist, if it

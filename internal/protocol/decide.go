@@ -12,10 +12,14 @@ import (
 // Observed is what an observer knows of a lock beside its stored state.
 // Durations are counted on the observer's monotonic clock.
 type Observed struct {
-	// Requests are all that wait, in any order; those that hold the lock are
+	// Requests are those that wait, in any order; those that hold the lock are
 	// passed over. A stored waiter that is not among them waits no more: that
-	// must have been found by a live read.
+	// must have been found by a live read. Where there are more requests than
+	// can be granted and queued at once, it does with the first, as many as
+	// that.
 	Requests []Request
+	// Beyond is how many wait behind Requests.
+	Beyond int
 	// Holds are the facts about each hold, by owner.
 	Holds map[string]HoldFacts
 	// ClosedFor is how long the present closedSeconds has been seen.
@@ -48,7 +52,7 @@ type Effects struct {
 	// Finished are stale holds whose claim must be deleted before they are
 	// expired: a claim that outlived its hold would queue again.
 	Finished []v1alpha1.Hold
-	// Waiting are those that wait, in order.
+	// Waiting are the requests that wait, in order.
 	Waiting []Request
 	// Why the first of them waits: ErrHeld, ErrClosed or ErrTokensExhausted.
 	Why error
@@ -74,7 +78,7 @@ func Decide(s State, o Observed, now time.Time) (State, Effects) {
 	}
 	q := grantInOrder(next, inOrder(s.Status.Queue, o.Requests), now)
 	e.Granted, e.Waiting, e.Impossible, e.Why = q.granted, q.waiting, q.impossible, q.why
-	return keepQueue(s, q.state, q.waiting), e
+	return keepQueue(s, q.state, q.waiting, o.Beyond), e
 }
 
 // judgeHolds applies the verdict on every hold.
@@ -192,13 +196,13 @@ func grantInOrder(s State, ordered []Request, now time.Time) grants {
 
 // keepQueue writes queue and waiting along with any other change, and by
 // themselves only where the stored queue is off.
-func keepQueue(before, next State, waiting []Request) State {
+func keepQueue(before, next State, waiting []Request, beyond int) State {
 	if sameBesideQueue(before.Status, next.Status) && !queueIsOff(before.Status.Queue, waiting) {
 		return before
 	}
 	next = next.clone()
 	next.Status.Queue = queueOf(waiting)
-	next.Status.Waiting = int32(min(len(waiting), math.MaxInt32))
+	next.Status.Waiting = int32(min(len(waiting)+beyond, math.MaxInt32))
 	return next
 }
 

@@ -22,7 +22,7 @@ type Request struct {
 	// a revoked Job's queued-at. Written by the API server or the controller,
 	// compared with others of its kind only.
 	Since time.Time
-	// Seen counts requests in the order this observer first saw them.
+	// Seen orders requests as this observer first saw them.
 	Seen int64
 	// Running: its pods may run although it holds nothing. It comes first,
 	// because nobody else may run beside it, and its hold is revoked at once.
