@@ -59,7 +59,8 @@ func (r *Reconciler) gather(ctx context.Context, locks client.Reader, key types.
 	if err := r.gatherHolds(ctx, &g); err != nil {
 		return g, err
 	}
-	return g, r.gatherRequests(ctx, &g)
+	err := r.gatherRequests(ctx, &g)
+	return g, err
 }
 
 func (r *Reconciler) gatherLock(ctx context.Context, locks client.Reader, g *gathered) (err error) {

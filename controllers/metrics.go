@@ -164,7 +164,7 @@ func (m *metrics) count(g gathered, e protocol.Effects) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if f := m.figures(g.lock); f != nil {
-		f.waiting, f.waitingSince = len(e.Waiting), time.Time{}
+		f.waiting, f.waitingSince = len(e.Waiting)+g.observed.Beyond, time.Time{}
 		if i := slices.IndexFunc(e.Waiting, func(w protocol.Request) bool { return !w.Running }); i >= 0 {
 			f.waitingSince = e.Waiting[i].Since
 		}

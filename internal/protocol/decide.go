@@ -202,7 +202,7 @@ func keepQueue(before, next State, waiting []Request, beyond int) State {
 	}
 	next = next.clone()
 	next.Status.Queue = queueOf(waiting)
-	next.Status.Waiting = int32(min(len(waiting)+beyond, math.MaxInt32))
+	next.Status.Waiting = int32(min(len(waiting)+beyond, math.MaxInt32)) //nolint:gosec // bounded here
 	return next
 }
 
