@@ -75,8 +75,12 @@ test: ## Run all tests, those on a real API server included.
 	@hack/test.sh
 
 .PHONY: bench
-bench: ## Measure grant and handover against a bare status update; 20 minutes. BENCH_ARGS='-n 20' is a quick look.
+bench: ## Measure grant, handover, size and idleness; 50 minutes. BENCH_ARGS='-n 20 -only rounds' is a quick look.
 	@cd test/bench && go run . $(BENCH_ARGS)
+
+.PHONY: soak
+soak: ## Thirty minutes of killed leaders and failing requests, judged throughout. SOAK_ARGS=-soak.time=2m is shorter.
+	@go test ./test/soak -count 1 -timeout 0 -v -soak.time=30m -soak.kill=1m -soak.calm=6m $(SOAK_ARGS)
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Lint, import directions included.

@@ -7,6 +7,7 @@ package law
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"time"
@@ -27,6 +28,8 @@ type Version struct {
 	Deleted bool
 }
 
+func (v Version) kind() reflect.Type { return reflect.TypeOf(v.Object) }
+
 func (v Version) number() int64 {
 	n, err := strconv.ParseInt(v.Object.GetResourceVersion(), 10, 64)
 	if err != nil {
@@ -39,62 +42,93 @@ func (v Version) number() int64 {
 // what broke the law, one line each; none: nothing did.
 func Check(versions []Version) []string {
 	versions = slices.Clone(versions)
-	slices.SortStableFunc(versions, func(a, b Version) int { return cmp.Compare(a.number(), b.number()) })
-	w := world{
-		locks:  map[string]*v1alpha1.DistLock{},
-		jobs:   map[types.UID]*batchv1.Job{},
-		pods:   map[types.UID]*corev1.Pod{},
-		tokens: map[string]int64{},
-	}
+	slices.SortStableFunc(versions, byNumber)
+	w := newWorld()
 	for _, v := range versions {
-		w.at = v.number()
 		w.store(v)
 	}
 	return w.broken
 }
 
+func byNumber(a, b Version) int { return cmp.Compare(a.number(), b.number()) }
+
 // world is what is stored at one point of the replay.
 type world struct {
 	at     int64
 	locks  map[string]*v1alpha1.DistLock // by name
-	jobs   map[types.UID]*batchv1.Job
+	jobs   map[types.UID]queued
 	pods   map[types.UID]*corev1.Pod // those that may run
 	tokens map[string]int64          // the greatest token granted, by the lock's name
+	strays map[types.UID]bool        // pods that were found to run without a hold
 	broken []string
+}
+
+// queued is a Job, when it joined the queue, and the version that says so.
+type queued struct {
+	*batchv1.Job
+	joined  time.Time
+	version int64
+}
+
+func newWorld() *world {
+	return &world{
+		locks:  map[string]*v1alpha1.DistLock{},
+		jobs:   map[types.UID]queued{},
+		pods:   map[types.UID]*corev1.Pod{},
+		tokens: map[string]int64{},
+		strays: map[types.UID]bool{},
+	}
 }
 
 func (w *world) breaks(law, format string, args ...any) {
 	w.broken = append(w.broken, fmt.Sprintf("%s at %d: %s", law, w.at, fmt.Sprintf(format, args...)))
 }
 
+// store takes in the next version.
 func (w *world) store(v Version) {
+	w.at = v.number()
 	switch o := v.Object.(type) {
 	case *v1alpha1.DistLock:
-		before := w.locks[o.Name]
-		if v.Deleted {
-			delete(w.locks, o.Name)
-			return
-		}
-		w.exclusion(o, before)
-		for _, h := range o.Status.Holders {
-			if before == nil || !holds(before, h.Owner, h.FencingToken) {
-				w.fencing(o, h)
-				w.order(o, h)
-			}
-		}
-		w.tokens[o.Name] = max(w.tokens[o.Name], o.Status.FencingToken)
-		w.locks[o.Name] = o
-		w.everyPodHolds()
+		w.storeLock(o, v.Deleted)
 	case *batchv1.Job:
-		if w.jobs[o.UID] = o; v.Deleted {
-			delete(w.jobs, o.UID)
-		}
+		w.storeJob(o, v.Deleted)
 	case *corev1.Pod:
 		if w.pods[o.UID] = o; v.Deleted || o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
 			delete(w.pods, o.UID)
+			delete(w.strays, o.UID)
 		}
 		w.everyPodHolds()
 	}
+}
+
+func (w *world) storeLock(l *v1alpha1.DistLock, deleted bool) {
+	before := w.locks[l.Name]
+	if deleted {
+		delete(w.locks, l.Name)
+		return
+	}
+	w.exclusion(l, before)
+	for _, h := range l.Status.Holders {
+		if before == nil || !holds(before, h.Owner, h.FencingToken) {
+			w.fencing(l, h)
+			w.order(l, h)
+		}
+	}
+	w.tokens[l.Name] = max(w.tokens[l.Name], l.Status.FencingToken)
+	w.locks[l.Name] = l
+	w.everyPodHolds()
+}
+
+func (w *world) storeJob(j *batchv1.Job, deleted bool) {
+	if deleted {
+		delete(w.jobs, j.UID)
+		return
+	}
+	q := queued{Job: j, joined: joined(j), version: w.at}
+	if before, ok := w.jobs[j.UID]; ok && before.joined.Equal(q.joined) {
+		q.version = before.version
+	}
+	w.jobs[j.UID] = q
 }
 
 // exclusion is L1.
@@ -125,39 +159,41 @@ func (w *world) fencing(l *v1alpha1.DistLock, h v1alpha1.Hold) {
 	}
 }
 
-// everyPodHolds is L5.
+// everyPodHolds is L5. A pod is named once.
 func (w *world) everyPodHolds() {
 	for _, p := range w.pods {
 		name, owner := p.Annotations[v1alpha1.LockAnnotation], metav1.GetControllerOf(p)
-		if name == "" || owner == nil {
+		if name == "" || owner == nil || w.strays[p.UID] {
 			continue
 		}
-		if l := w.locks[name]; l == nil || !slices.ContainsFunc(l.Status.Holders, func(h v1alpha1.Hold) bool {
-			return h.Ref != nil && h.Ref.UID == owner.UID
-		}) {
+		if l := w.locks[name]; l == nil || !holdsFor(l, owner.UID) {
+			w.strays[p.UID] = true
 			w.breaks("L5", "pod %s may run while Job %s does not hold %s", p.Name, owner.Name, name)
 		}
 	}
 }
 
-// order is L7, for a hold that was not there before, among Jobs that all want
-// the lock exclusively. Within a second the order in which the controller saw
-// them is its own.
+// order is L7, for a hold that was not there before, among Jobs: none is granted
+// the lock while another waits that had joined in an earlier second. Within a
+// second the order in which the controller saw them is its own. A second is told
+// when a Job is created, a moment before it is stored; one that was stored later
+// nobody could have seen first, whatever second it bears.
 func (w *world) order(l *v1alpha1.DistLock, h v1alpha1.Hold) {
-	if h.Ref == nil || h.Mode != v1alpha1.Exclusive {
+	if h.Ref == nil {
 		return
 	}
-	granted := w.jobs[h.Ref.UID]
-	if granted == nil {
+	granted, ok := w.jobs[h.Ref.UID]
+	if !ok {
 		return
 	}
 	for _, j := range w.jobs {
-		if j.UID != granted.UID && waits(j, l) && joined(j).Before(joined(granted)) {
+		if j.UID != granted.UID && j.joined.Before(granted.joined) && j.version < granted.version && waits(j.Job, l) {
 			w.breaks("L7", "%s was granted to Job %s before Job %s, which had come earlier", l.Name, granted.Name, j.Name)
 		}
 	}
 }
 
+// waits reports whether a Job wants the lock and could have it.
 func waits(j *batchv1.Job, l *v1alpha1.DistLock) bool {
 	if j.Annotations[v1alpha1.LockAnnotation] != l.Name || j.DeletionTimestamp != nil || !ptr.Deref(j.Spec.Suspend, false) {
 		return false
@@ -167,7 +203,11 @@ func waits(j *batchv1.Job, l *v1alpha1.DistLock) bool {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(l.Status.Holders, func(h v1alpha1.Hold) bool { return h.Ref != nil && h.Ref.UID == j.UID })
+	if permits, err := strconv.ParseInt(j.Annotations[v1alpha1.PermitsAnnotation], 10, 32); err == nil &&
+		l.Spec.Capacity != nil && permits > int64(*l.Spec.Capacity) && j.Annotations[v1alpha1.ModeAnnotation] != string(v1alpha1.Exclusive) {
+		return false
+	}
+	return !holdsFor(l, j.UID)
 }
 
 // joined is the second in which a Job joined the queue.
@@ -180,4 +220,9 @@ func joined(j *batchv1.Job) time.Time {
 
 func holds(l *v1alpha1.DistLock, owner string, token int64) bool {
 	return slices.ContainsFunc(l.Status.Holders, func(h v1alpha1.Hold) bool { return h.Owner == owner && h.FencingToken == token })
+}
+
+// holdsFor reports whether a lock has a hold with that object behind it.
+func holdsFor(l *v1alpha1.DistLock, uid types.UID) bool {
+	return slices.ContainsFunc(l.Status.Holders, func(h v1alpha1.Hold) bool { return h.Ref != nil && h.Ref.UID == uid })
 }

@@ -43,6 +43,12 @@ func finished(v Version) Version {
 	return v
 }
 
+// putBack has the Job go to the end of the queue at that second.
+func putBack(v Version, second int) Version {
+	v.Object.(*batchv1.Job).Annotations[v1alpha1.QueuedAtAnnotation] = start.Add(time.Duration(second) * time.Second).Format(metav1.RFC3339Micro)
+	return v
+}
+
 func podAt(version int64, job string, phase corev1.PodPhase) Version {
 	return Version{Object: &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -69,17 +75,21 @@ func TestEachBreakOfTheLawIsFound(t *testing.T) {
 		"a pod that was deleted runs no more": {[]Version{
 			lockAt(10, 5, holdBy("a", 5, exclusive)), podAt(11, "a", corev1.PodRunning), gone, lockAt(15, 5),
 		}, ""},
-		"two holds, one of them exclusive":      {[]Version{lockAt(10, 5, holdBy("a", 5, exclusive), holdBy("b", 5, shared))}, "L1"},
-		"the same token for a second hold":      {[]Version{lockAt(10, 5, holdBy("a", 5, exclusive)), lockAt(11, 5, holdBy("b", 5, exclusive))}, "L2"},
-		"a token greater than its version":      {[]Version{lockAt(10, 11, holdBy("a", 11, exclusive))}, "L2"},
-		"a token of an earlier lock again":      {[]Version{lockAt(10, 9, holdBy("a", 9, exclusive)), {Object: lockAt(11, 9).Object, Deleted: true}, lockAt(12, 3, holdBy("b", 3, exclusive))}, "L2"},
-		"a pod without a hold":                  {[]Version{lockAt(10, 5), podAt(11, "a", corev1.PodPending)}, "L5"},
-		"a hold that ends before its pod":       {[]Version{lockAt(10, 5, holdBy("a", 5, exclusive)), podAt(11, "a", corev1.PodRunning), lockAt(12, 5)}, "L5"},
-		"a pod beside another Job's hold":       {[]Version{lockAt(10, 5, holdBy("b", 5, exclusive)), podAt(11, "a", corev1.PodRunning)}, "L5"},
-		"the later of two Jobs first":           {[]Version{jobAt(1, "a", 0), jobAt(2, "b", 1), lockAt(10, 5, holdBy("b", 5, exclusive))}, "L7"},
-		"either of two Jobs of the same second": {[]Version{jobAt(1, "a", 0), jobAt(2, "b", 0), lockAt(10, 5, holdBy("b", 5, exclusive))}, ""},
-		"order of the versions does not matter": {[]Version{lockAt(12, 5), podAt(11, "a", corev1.PodRunning), lockAt(10, 5, holdBy("a", 5, exclusive))}, "L5"},
-		"shared holds side by side":             {[]Version{lockAt(10, 5, holdBy("a", 5, shared), holdBy("b", 5, shared))}, ""},
+		"two holds, one of them exclusive":                {[]Version{lockAt(10, 5, holdBy("a", 5, exclusive), holdBy("b", 5, shared))}, "L1"},
+		"the same token for a second hold":                {[]Version{lockAt(10, 5, holdBy("a", 5, exclusive)), lockAt(11, 5, holdBy("b", 5, exclusive))}, "L2"},
+		"a token greater than its version":                {[]Version{lockAt(10, 11, holdBy("a", 11, exclusive))}, "L2"},
+		"a token of an earlier lock again":                {[]Version{lockAt(10, 9, holdBy("a", 9, exclusive)), {Object: lockAt(11, 9).Object, Deleted: true}, lockAt(12, 3, holdBy("b", 3, exclusive))}, "L2"},
+		"a pod without a hold":                            {[]Version{lockAt(10, 5), podAt(11, "a", corev1.PodPending)}, "L5"},
+		"a hold that ends before its pod":                 {[]Version{lockAt(10, 5, holdBy("a", 5, exclusive)), podAt(11, "a", corev1.PodRunning), lockAt(12, 5)}, "L5"},
+		"a pod beside another Job's hold":                 {[]Version{lockAt(10, 5, holdBy("b", 5, exclusive)), podAt(11, "a", corev1.PodRunning)}, "L5"},
+		"the later of two Jobs first":                     {[]Version{jobAt(1, "a", 0), jobAt(2, "b", 1), lockAt(10, 5, holdBy("b", 5, exclusive))}, "L7"},
+		"a Shared Job past an earlier Exclusive one":      {[]Version{jobAt(1, "a", 0), jobAt(2, "b", 1), lockAt(10, 5, holdBy("b", 5, shared))}, "L7"},
+		"an earlier second that was stored later":         {[]Version{jobAt(2, "a", 0), jobAt(1, "b", 1), lockAt(10, 5, holdBy("b", 5, exclusive))}, ""},
+		"a Job that was put back to the end of the queue": {[]Version{jobAt(1, "a", 0), jobAt(2, "b", 1), putBack(jobAt(3, "a", 0), 2), lockAt(10, 5, holdBy("b", 5, exclusive))}, ""},
+		"a Job past those it was put back behind":         {[]Version{jobAt(1, "a", 0), jobAt(2, "b", 1), putBack(jobAt(3, "a", 0), 2), lockAt(10, 5, holdBy("a", 5, exclusive))}, "L7"},
+		"either of two Jobs of the same second":           {[]Version{jobAt(1, "a", 0), jobAt(2, "b", 0), lockAt(10, 5, holdBy("b", 5, exclusive))}, ""},
+		"order of the versions does not matter":           {[]Version{lockAt(12, 5), podAt(11, "a", corev1.PodRunning), lockAt(10, 5, holdBy("a", 5, exclusive))}, "L5"},
+		"shared holds side by side":                       {[]Version{lockAt(10, 5, holdBy("a", 5, shared), holdBy("b", 5, shared))}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			broken := Check(c.versions)

@@ -2,7 +2,9 @@ package law
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
@@ -12,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	watchtools "k8s.io/client-go/tools/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,37 +24,62 @@ import (
 // catchUp bounds how long the watches may lag behind at the end.
 const catchUp = 30 * time.Second
 
-// Enforce records every version of the namespace's locks, Jobs and pods until
-// the test ends, and then fails it for each break of the law. Call it before
-// anything is in the namespace.
+// Enforce judges every version of the namespace's locks, Jobs and pods until the
+// test ends, and fails it for each break of the law. Call it before anything is in
+// the namespace.
 func Enforce(t *testing.T, c client.WithWatch, namespace string) {
 	t.Helper()
-	r := &recorder{changed: make(chan struct{}, 1)}
 	watching, stop := context.WithCancel(context.WithoutCancel(t.Context())) // until judged, which is after the test
 	t.Cleanup(stop)
-	for _, list := range lists() {
-		if err := c.List(watching, list, client.InNamespace(namespace)); err != nil {
-			t.Fatalf("law: listing %T: %v", list, err)
-		}
-		w, err := watchtools.NewRetryWatcherWithContext(watching, list.GetResourceVersion(), kindIn{c, list, namespace})
+	w, err := Watch(watching, c, namespace, func(broken string) { t.Errorf("law: %s", broken) }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		judged, err := w.Finish(context.WithoutCancel(t.Context()))
 		if err != nil {
-			t.Fatalf("law: watching %T: %v", list, err)
+			t.Errorf("law: not judged to the end: %v", err)
+		}
+		t.Logf("law: %d stored versions judged", judged)
+	})
+}
+
+// Watcher judges a namespace from its stored versions, while they come.
+type Watcher struct {
+	client    client.Reader
+	namespace string
+	stream    *stream
+	changed   chan struct{}
+
+	mu  sync.Mutex
+	err error
+}
+
+// Watch watches until ctx ends. broken is told each break of the law, soon after
+// it was stored; each, which may be nil, is shown every version in order once it
+// is judged. They are called one at a time. Nothing may be in the namespace yet.
+func Watch(ctx context.Context, c client.WithWatch, namespace string, broken func(string), each func(Version)) (*Watcher, error) {
+	r := &Watcher{client: c, namespace: namespace, stream: newStream(broken, each), changed: make(chan struct{}, 1)}
+	for _, list := range lists() {
+		if err := c.List(ctx, list, client.InNamespace(namespace)); err != nil {
+			return nil, fmt.Errorf("law: listing %T: %w", list, err)
+		}
+		w, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), kindIn{c, list, namespace})
+		if err != nil {
+			return nil, fmt.Errorf("law: watching %T: %w", list, err)
 		}
 		go r.record(w)
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), catchUp)
-		defer cancel()
-		if err := r.caughtUp(ctx, c, namespace); err != nil {
-			t.Errorf("law: not judged: %v", err)
-			return
-		}
-		versions := r.versions()
-		for _, b := range Check(versions) {
-			t.Errorf("law: %s", b)
-		}
-		t.Logf("law: %d stored versions judged", len(versions))
-	})
+	return r, nil
+}
+
+// Finish waits until the watches have shown all there is, judges what is left, and
+// returns how many versions were judged in all.
+func (r *Watcher) Finish(ctx context.Context) (judged int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, catchUp)
+	defer cancel()
+	err = r.caughtUp(ctx)
+	return r.stream.finish(), err
 }
 
 func lists() []client.ObjectList {
@@ -72,24 +98,16 @@ func (k kindIn) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wat
 	return k.client.Watch(ctx, k.list.DeepCopyObject().(client.ObjectList), &client.ListOptions{Namespace: k.namespace, Raw: &o})
 }
 
-type recorder struct {
-	changed chan struct{}
-
-	mu   sync.Mutex
-	seen []Version
-	err  error
-}
-
-func (r *recorder) record(w watch.Interface) {
+func (r *Watcher) record(w watch.Interface) {
 	for e := range w.ResultChan() {
-		r.mu.Lock()
 		switch o, ok := e.Object.(client.Object); {
 		case !ok:
+			r.mu.Lock()
 			r.err = fmt.Errorf("watch: %s %v", e.Type, e.Object)
+			r.mu.Unlock()
 		case e.Type != watch.Bookmark:
-			r.seen = append(r.seen, Version{Object: o, Deleted: e.Type == watch.Deleted})
+			r.stream.add(Version{Object: o, Deleted: e.Type == watch.Deleted})
 		}
-		r.mu.Unlock()
 		select {
 		case r.changed <- struct{}{}:
 		default:
@@ -97,49 +115,37 @@ func (r *recorder) record(w watch.Interface) {
 	}
 }
 
-func (r *recorder) versions() []Version {
+// Err is what ended a watch, if anything did.
+func (r *Watcher) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]Version(nil), r.seen...)
+	return r.err
 }
 
 // caughtUp waits until the watches have shown what a list shows.
-func (r *recorder) caughtUp(ctx context.Context, c client.Reader, namespace string) error {
-	want := map[types.UID]string{}
+func (r *Watcher) caughtUp(ctx context.Context) error {
+	want := map[reflect.Type]int64{}
 	for _, list := range lists() {
-		if err := c.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		if err := r.client.List(ctx, list, client.InNamespace(r.namespace)); err != nil {
 			return err
 		}
 		if err := meta.EachListItem(list, func(o runtime.Object) error {
-			want[o.(client.Object).GetUID()] = o.(client.Object).GetResourceVersion()
+			v := Version{Object: o.(client.Object)}
+			want[v.kind()] = max(want[v.kind()], v.number())
 			return nil
 		}); err != nil {
 			return err
 		}
 	}
 	for {
-		missing, err := r.missing(want)
-		if err != nil || missing == 0 {
+		behind, err := r.stream.behind(want), r.Err()
+		if err != nil || !behind {
 			return err
 		}
 		select {
 		case <-r.changed:
 		case <-ctx.Done():
-			return fmt.Errorf("%d objects were never seen as they are", missing)
+			return errors.New("not everything that is stored was seen")
 		}
 	}
-}
-
-func (r *recorder) missing(want map[types.UID]string) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	missing := len(want)
-	found := map[types.UID]bool{}
-	for _, v := range r.seen {
-		if uid := v.Object.GetUID(); want[uid] == v.Object.GetResourceVersion() && !found[uid] {
-			found[uid] = true
-			missing--
-		}
-	}
-	return missing, r.err
 }
