@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -34,8 +35,21 @@ func (s samples) figures() []figure {
 		{"next-from-pod", "next Job, from the end of the last pod", s.nextFromPod},
 		{"complete", "Complete itself, from the end of the last pod", s.complete},
 	} {
+		if len(f.samples) == 0 {
+			continue
+		}
 		m := median(f.samples)
 		all = append(all, figure{f.name, f.label, len(f.samples), m, quantile(f.samples, 0.99), float64(m) / float64(floor)})
+	}
+	return all
+}
+
+// figuresWith are those of a lock for which so many wait.
+func (s samples) figuresWith(waiting int) []figure {
+	all := s.figures()
+	for i := range all {
+		all[i].Name += fmt.Sprintf("-%d-waiting", waiting)
+		all[i].Label = fmt.Sprintf("%d waiting: %s", waiting, all[i].Label)
 	}
 	return all
 }

@@ -110,7 +110,7 @@ func (p *play) start(ctx context.Context, name string) (*batchv1.Job, *corev1.Po
 	if err := p.sampleFloor(ctx); err != nil {
 		return nil, nil, err
 	}
-	j := newJob(p.namespace, name, batchv1.IndexedCompletion)
+	j := newJob(p.namespace, name, lockName, batchv1.IndexedCompletion)
 	if err := p.Client().Create(ctx, j); err != nil {
 		return nil, nil, err
 	}
@@ -127,7 +127,7 @@ func (p *play) start(ctx context.Context, name string) (*batchv1.Job, *corev1.Po
 // arrive creates a Job on the held lock and returns when it is in the stored queue.
 func (p *play) arrive(ctx context.Context, name string, mode batchv1.CompletionMode) (*batchv1.Job, error) {
 	p.begin(arrival)
-	j := newJob(p.namespace, name, mode)
+	j := newJob(p.namespace, name, lockName, mode)
 	if err := p.Client().Create(ctx, j); err != nil {
 		return nil, err
 	}
@@ -159,13 +159,19 @@ func (p *play) handOver(ctx context.Context, holder *batchv1.Job, pod *corev1.Po
 	if err != nil {
 		return nil, err
 	}
-	if *holder.Spec.CompletionMode == batchv1.IndexedCompletion {
-		p.samples.nextFromComplete = append(p.samples.nextFromComplete, resumed.at.Sub(complete.at))
-	} else {
-		p.samples.complete = append(p.samples.complete, complete.at.Sub(ended))
-		p.samples.nextFromPod = append(p.samples.nextFromPod, resumed.at.Sub(ended))
-	}
+	p.record(holder, ended, complete.at, resumed.at)
 	return p.runPod(ctx, next)
+}
+
+// record takes in a handover: when the write that ended the holder's pod returned,
+// when the holder was Complete and when the next Job was resumed.
+func (p *play) record(holder *batchv1.Job, ended, complete, resumed time.Time) {
+	if *holder.Spec.CompletionMode == batchv1.IndexedCompletion {
+		p.samples.nextFromComplete = append(p.samples.nextFromComplete, resumed.Sub(complete))
+	} else {
+		p.samples.complete = append(p.samples.complete, complete.Sub(ended))
+		p.samples.nextFromPod = append(p.samples.nextFromPod, resumed.Sub(ended))
+	}
 }
 
 // end ends the last Job and returns when the lock is free.
@@ -214,12 +220,12 @@ func (p *play) sampleFloor(ctx context.Context) error {
 	return err
 }
 
-// newJob is a Job behind the lock, with one completion.
-func newJob(namespace, name string, mode batchv1.CompletionMode) *batchv1.Job {
+// newJob is a Job behind a lock, with one completion.
+func newJob(namespace, name, lock string, mode batchv1.CompletionMode) *batchv1.Job {
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name,
-			Annotations: map[string]string{v1alpha1.LockAnnotation: lockName},
+			Annotations: map[string]string{v1alpha1.LockAnnotation: lock},
 		},
 		Spec: batchv1.JobSpec{
 			Completions:    new(int32(1)),
@@ -236,9 +242,11 @@ func isResumed(j *batchv1.Job) bool { return !ptr.Deref(j.Spec.Suspend, false) }
 
 func isReady(j *batchv1.Job) bool { return ptr.Deref(j.Status.Ready, 0) == 1 }
 
-func isComplete(j *batchv1.Job) bool {
+func isComplete(j *batchv1.Job) bool { return hasCondition(j, batchv1.JobComplete) }
+
+func hasCondition(j *batchv1.Job, t batchv1.JobConditionType) bool {
 	return slices.ContainsFunc(j.Status.Conditions, func(c batchv1.JobCondition) bool {
-		return c.Type == batchv1.JobComplete && c.Status == corev1.ConditionTrue
+		return c.Type == t && c.Status == corev1.ConditionTrue
 	})
 }
 

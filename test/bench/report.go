@@ -15,7 +15,16 @@ type report struct {
 	machine               machine
 	loadBefore, loadAfter string
 	figures               []figure
+	measures              []measure
 	requests              requestCounts
+}
+
+// measure is a single number that was measured.
+type measure struct {
+	Name  string  `json:"figure"`
+	Label string  `json:"-"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit,omitempty"`
 }
 
 // printTable is for people.
@@ -24,9 +33,25 @@ func (r report) printTable(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	_, _ = fmt.Fprintf(w, "%d CPUs, %s, %s, Kubernetes %s, %s\n", m.CPUs, m.OS, m.Go, m.Kubernetes, fsync(m.EtcdFsync))
 	_, _ = fmt.Fprintf(w, "load average %s before and %s after\n\n", r.loadBefore, r.loadAfter)
-	_, _ = fmt.Fprintf(w, "%-*s\tn\tmedian ms\tp99 ms\tmedian/floor\t\n", labelWidth, "")
+	if len(r.figures) > 0 {
+		_, _ = fmt.Fprintf(w, "%-*s\tn\tmedian ms\tp99 ms\tmedian/floor\t\n", labelWidth, "")
+	}
 	for _, f := range r.figures {
 		_, _ = fmt.Fprintf(w, "%-*s\t%d\t%.2f\t%.2f\t%.2f\t\n", labelWidth, f.Label, f.N, ms(f.Median), ms(f.P99), f.Ratio)
+	}
+	if len(r.measures) > 0 {
+		_, _ = fmt.Fprintln(w)
+	}
+	for _, m := range r.measures {
+		_, _ = fmt.Fprintf(w, "%-*s\t%.2f %s\t\n", labelWidth, m.Label, m.Value, m.Unit)
+	}
+	r.printRequests(w)
+	return w.Flush()
+}
+
+func (r report) printRequests(w io.Writer) {
+	if len(r.requests.counts) == 0 {
+		return
 	}
 	_, _ = fmt.Fprintf(w, "\n%-*s\t", labelWidth, "Requests of the controller, per")
 	for a := range actKinds {
@@ -40,11 +65,10 @@ func (r report) printTable(out io.Writer) error {
 		}
 		_, _ = fmt.Fprintln(w)
 	}
-	return w.Flush()
 }
 
 // labelWidth of the first column, which is set to the left.
-const labelWidth = 46
+const labelWidth = 60
 
 func fsync(is bool) string {
 	if is {
@@ -68,7 +92,18 @@ func (r report) printJSON(out io.Writer) error {
 			return err
 		}
 	}
+	for _, m := range r.measures {
+		if err := lines.Encode(struct {
+			measure
+			machine
+		}{m, r.machine}); err != nil {
+			return err
+		}
+	}
 	return nil
 }
+
+// mib is in bytes.
+const mib = 1 << 20
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

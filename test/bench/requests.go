@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -35,16 +36,22 @@ func (r request) kind() string {
 // requests counts what the controller asked of the API server in each act. Watches
 // and the leader's lease are left out.
 func (s *stage) requests(acts []act) (requestCounts, error) {
-	log, err := os.Open(s.APIServer.LogFile)
-	if err != nil {
-		return requestCounts{}, err
-	}
-	defer func() { _ = log.Close() }()
-	all, err := parseRequests(log)
+	all, err := s.allRequests()
+	all = slices.DeleteFunc(all, func(r request) bool { return r.verb == "WATCH" || r.resource == "leases" })
 	if err == nil && len(all) == 0 {
 		err = fmt.Errorf("no request of %s in %s", program, s.APIServer.LogFile)
 	}
 	return countRequests(all, acts), err
+}
+
+// allRequests are those of the controller so far.
+func (s *stage) allRequests() ([]request, error) {
+	log, err := os.Open(s.APIServer.LogFile)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = log.Close() }()
+	return parseRequests(log)
 }
 
 // requestLine is as k8s.io/apiserver/pkg/server/httplog writes it.
@@ -68,13 +75,10 @@ func parseRequests(log io.Reader) ([]request, error) {
 		if err != nil {
 			return nil, err
 		}
-		r := request{
+		all = append(all, request{
 			received: answered.AddDate(time.Now().Year(), 0, 0).Add(-latency),
 			verb:     m[2], resource: resourceOf(m[3]), code: m[5],
-		}
-		if r.verb != "WATCH" && r.resource != "leases" {
-			all = append(all, r)
-		}
+		})
 	}
 	return all, lines.Err()
 }

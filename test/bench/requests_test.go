@@ -20,7 +20,7 @@ func TestOnlyTheControllersOwnRequestsAreRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"PUT distlocks/status", "LIST pods", "PATCH jobs (422)"}
+	want := []string{"PUT distlocks/status", "LIST pods", "PATCH jobs (422)", "WATCH jobs", "PUT leases"}
 	if len(all) != len(want) {
 		t.Fatalf("got %d requests, want %d: %v", len(all), len(want), all)
 	}

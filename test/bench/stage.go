@@ -10,9 +10,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/distlock-dev/distlock/api/v1alpha1"
 	"github.com/distlock-dev/distlock/hack/assets"
 	"github.com/distlock-dev/distlock/hack/cluster"
@@ -53,42 +50,52 @@ func newStage(ctx context.Context, dir string) (*stage, error) {
 	return s, nil
 }
 
-func (s *stage) setUp(ctx context.Context) error {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "bench-"}}
-	if err := s.Client().Create(ctx, ns); err != nil {
+func (s *stage) setUp(ctx context.Context) (err error) {
+	if s.namespace, err = s.newNamespace(ctx, "bench"); err != nil {
 		return err
 	}
-	s.namespace = ns.Name
+	if err := s.buildController(ctx); err != nil {
+		return err
+	}
 	return s.startController(ctx)
 }
 
-// startController builds the controller and starts it as config/manager does. That
-// it works is seen in the first round.
-func (s *stage) startController(ctx context.Context) error {
+func (s *stage) buildController(ctx context.Context) error {
 	tree, err := assets.Root()
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(s.Dir(), program)
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, ".")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", s.controllerPath(), ".")
 	build.Dir, build.Env = tree, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("building the controller: %w\n%s", err, out)
 	}
+	return nil
+}
+
+// startController starts the controller as config/manager does. That it works is
+// seen by what it does.
+func (s *stage) startController(ctx context.Context) error {
 	kubeconfig, err := s.ServiceAccountKubeconfig(ctx, v1alpha1.ControllerNamespace, v1alpha1.ControllerServiceAccount)
 	if err != nil {
 		return err
 	}
-	log, err := os.Create(s.controllerLog())
+	log, err := os.OpenFile(s.controllerLog(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command(path, "--leader-elect", "--health-probe-bind-address=0") //nolint:noctx // package process ends it
+	cmd := exec.Command(s.controllerPath(), "--leader-elect", "--health-probe-bind-address=0") //nolint:noctx // package process ends it
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
 	cmd.Stdout, cmd.Stderr = log, log
 	s.controller, err = process.Start(cmd)
 	return err
+}
+
+// restartController puts a new process in the controller's place.
+func (s *stage) restartController(ctx context.Context) error {
+	s.controller.Stop(grace)
+	return s.startController(ctx)
 }
 
 func (s *stage) stop() error {
@@ -97,6 +104,8 @@ func (s *stage) stop() error {
 	}
 	return s.Stop()
 }
+
+func (s *stage) controllerPath() string { return filepath.Join(s.Dir(), program) }
 
 func (s *stage) controllerLog() string { return filepath.Join(s.Dir(), "logs", program+".log") }
 
