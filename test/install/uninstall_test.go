@@ -6,24 +6,18 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
-	"github.com/distlock-dev/distlock/hack/assets"
 	"github.com/distlock-dev/distlock/test/env"
 )
 
@@ -37,7 +31,7 @@ func TestMain(m *testing.M) {
 
 func TestUninstallingLeavesEveryJobAsItWas(t *testing.T) {
 	ns := testEnv.Namespace(t)
-	startManager(t)
+	testEnv.RunController(t)
 	create(t, &v1alpha1.DistLock{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "ledger"}})
 	for name, lock := range map[string]string{"ordinary": "", "paused": "", "holder": "ledger"} {
 		create(t, job(ns, name, lock))
@@ -49,7 +43,7 @@ func TestUninstallingLeavesEveryJobAsItWas(t *testing.T) {
 	create(t, job(ns, "waiter", "ledger"))
 	waiter := get(t, ns, "waiter", func(j *batchv1.Job) bool { return len(j.Status.Conditions) > 0 })
 
-	shell(t, block(t, "uninstall"))
+	t.Log(testEnv.Shell(t, env.Root(t), ns, env.Commands(t, "README.md", "uninstall")))
 
 	for _, was := range []*batchv1.Job{ordinary, holder, waiter} {
 		now := get(t, ns, was.Name, func(*batchv1.Job) bool { return true })
@@ -60,91 +54,16 @@ func TestUninstallingLeavesEveryJobAsItWas(t *testing.T) {
 	noFinalizers(t, ns)
 
 	dir := t.TempDir()
-	if out := shellIn(t, dir, block(t, "waiting")); out != ns+" waiter\n" {
+	if out := testEnv.Shell(t, dir, ns, env.Commands(t, "README.md", "waiting")); out != ns+" waiter\n" {
 		t.Errorf("listed as waiting: %q, want only the waiter", out)
 	}
-	shellIn(t, dir, block(t, "resume"))
+	testEnv.Shell(t, dir, ns, env.Commands(t, "README.md", "resume"))
 	get(t, ns, "waiter", running)
 	if !suspended(get(t, ns, "paused", func(*batchv1.Job) bool { return true })) {
 		t.Error("a Job that was never behind a lock was started")
 	}
 	create(t, job(ns, "later", "ledger"))
 	get(t, ns, "later", running) // the annotation means nothing now
-}
-
-// block is the shell commands behind a comment in the README.
-func block(t *testing.T, name string) string {
-	t.Helper()
-	readme, err := os.ReadFile(filepath.Join(root(t), "README.md"))
-	must(t, err)
-	found := regexp.MustCompile("(?s)<!-- " + name + ": run by test/install -->\n```sh\n(.*?)```").FindSubmatch(readme)
-	if found == nil {
-		t.Fatalf("the README has no commands marked %q", name)
-	}
-	return string(found[1])
-}
-
-// shell runs commands at the root of the tree with the control plane's kubectl.
-func shell(t *testing.T, script string) {
-	t.Helper()
-	t.Log(shellIn(t, root(t), script))
-}
-
-func shellIn(t *testing.T, dir, script string) string {
-	t.Helper()
-	folder, err := assets.Find(t.Context())
-	must(t, err)
-	cmd := exec.CommandContext(t.Context(), "sh", "-euc", script)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "PATH="+folder+string(os.PathListSeparator)+os.Getenv("PATH"), "KUBECONFIG="+testEnv.Kubeconfig())
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s\n%v\n%s", script, err, out)
-	}
-	return string(out)
-}
-
-// startManager runs the controller as a pod in its namespace, by its Deployment's
-// template: whoever deletes the namespace ends it, and waits until it has ended.
-func startManager(t *testing.T) {
-	t.Helper()
-	kubeconfig, err := testEnv.ServiceAccountKubeconfig(t.Context(), v1alpha1.ControllerNamespace, v1alpha1.ControllerServiceAccount)
-	must(t, err)
-	manifest, err := os.ReadFile(filepath.Join(root(t), "config", "manager", "manager.yaml"))
-	must(t, err)
-	deployment := &appsv1.Deployment{}
-	must(t, yaml.UnmarshalStrict(manifest, deployment))
-	template := deployment.Spec.Template
-	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
-	pod.Namespace, pod.Name = deployment.Namespace, deployment.Name
-	c := &pod.Spec.Containers[0]
-	c.Command = []string{buildManager(t)}
-	c.Args = []string{"--leader-elect", "--health-probe-bind-address=0"} // the ports are this machine's
-	c.Env = []corev1.EnvVar{{Name: "KUBECONFIG", Value: kubeconfig}}
-	create(t, pod)
-	t.Cleanup(func() {
-		if log, err := os.ReadFile(testEnv.Pods.LogFile(pod, c.Name)); t.Failed() {
-			t.Logf("the controller's log (error %v):\n%s", err, log)
-		}
-	})
-}
-
-func buildManager(t *testing.T) string {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), "manager")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".")
-	build.Dir = root(t)
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building the controller: %v\n%s", err, out)
-	}
-	return binary
-}
-
-func root(t *testing.T) string {
-	t.Helper()
-	dir, err := assets.Root()
-	must(t, err)
-	return dir
 }
 
 func job(ns, name, lock string) *batchv1.Job {
