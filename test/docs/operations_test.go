@@ -4,6 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/distlock-dev/distlock/api/v1alpha1"
 	"github.com/distlock-dev/distlock/test/env"
 )
 
@@ -48,18 +51,45 @@ func TestAStuckLockIsFreedInOrder(t *testing.T) {
 	until(t, ns, `kubectl get job by-hand -o jsonpath='{.spec.suspend} {.metadata.annotations.distlock\.dev/lock}'`, "true ledger")
 }
 
+// A Job that was not gated cannot be made here, so the command is asked for those that were.
+func TestAnnotatedJobsAreListed(t *testing.T) {
+	ns := namespace(t, lock, job("annotated"), strings.Replace(job("ordinary"), ", annotations: {distlock.dev/lock: ledger}", "", 1))
+	ungated := env.Commands(t, operations, "ungated")
+	gated := strings.Replace(ungated, "'!distlock.dev/gated'", "distlock.dev/gated", 1)
+	if out := shell(t, ns, gated); !strings.Contains(out, ns+" annotated\n") {
+		t.Errorf("prints %q, and not the annotated Job", out)
+	}
+	everything := strings.Replace(ungated, "-l '!distlock.dev/gated'", "", 1)
+	if out := shell(t, ns, everything); !strings.Contains(out, ns+" annotated\n") || strings.Contains(out, "ordinary") {
+		t.Errorf("of all Jobs, prints %q", out)
+	}
+	if out := shell(t, ns, ungated); strings.Contains(out, ns) {
+		t.Errorf("prints %q, although every annotated Job is gated", out)
+	}
+}
+
 func TestTokensAreRaisedForAllLocks(t *testing.T) {
 	ns := namespace(t, lock, strings.ReplaceAll(lock, "ledger", "reports"))
-	shell(t, ns, `kubectl patch distlock reports --subresource=status --type=merge -p '{"status": {"fencingToken": 41}}'`)
+	shell(t, ns, `kubectl patch distlock reports --subresource=status --type=merge -p '{"status": {"fencingToken": 5000000000}}'`)
 	raise := env.Commands(t, operations, "raise")
-	shell(t, ns, raise)
-	tokens := `kubectl get distlocks -o jsonpath='{.items[*].status.fencingToken}'`
-	if got := shell(t, ns, tokens); got != "1000000000 1000000041" {
-		t.Errorf("tokens %q", got)
-	}
-	shell(t, ns, raise)
-	if got := shell(t, ns, tokens); got != "2000000000 2000000041" {
-		t.Errorf("tokens %q after the second time", got)
+	const step = 1_000_000_000
+	for times := int64(1); times <= 2; times++ {
+		shell(t, ns, raise)
+		tokens := map[string]int64{}
+		for _, name := range []string{"ledger", "reports"} {
+			l := &v1alpha1.DistLock{}
+			if err := testEnv.Client().Get(t.Context(), client.ObjectKey{Namespace: ns, Name: name}, l); err != nil {
+				t.Fatal(err)
+			}
+			tokens[name] = l.Status.FencingToken
+		}
+		// One was never granted, so its token is above the cluster's resourceVersion; the other was above that before.
+		if ledger := tokens["ledger"]; ledger <= times*step || ledger > times*step+step/2 {
+			t.Errorf("the token of ledger is %d after %d times", ledger, times)
+		}
+		if want := 5*step + times*step; tokens["reports"] != want {
+			t.Errorf("the token of reports is %d after %d times, want %d", tokens["reports"], times, want)
+		}
 	}
 	lower := refused(t, ns, `kubectl patch distlock ledger --subresource=status --type=merge -p '{"status": {"fencingToken": 5}}'`)
 	if !strings.Contains(lower, "status.fencingToken must not decrease") {

@@ -30,7 +30,7 @@ func TestEveryEventHasItsSection(t *testing.T) {
 	if len(reasons) < 9 {
 		t.Fatalf("found only the reasons %v: are they declared in another way now?", reasons)
 	}
-	sameNames(t, sections(t, "Events"), reasons)
+	wantSections(t, sections(t, "Events"), reasons)
 }
 
 func TestEveryAlertHasTheSectionThatItsRunbookNames(t *testing.T) {
@@ -59,20 +59,17 @@ func TestEveryAlertHasTheSectionThatItsRunbookNames(t *testing.T) {
 			}
 		}
 	}
-	sameNames(t, sections(t, "Alerts"), alerts)
+	if len(alerts) == 0 {
+		t.Fatal("no alerts found")
+	}
+	wantSections(t, sections(t, "Alerts"), alerts)
 }
 
-// sameNames fails for what only one of the two has.
-func sameNames(t *testing.T, inPage, inCode []string) {
+func wantSections(t *testing.T, inPage, inCode []string) {
 	t.Helper()
 	for _, name := range inCode {
 		if !slices.Contains(inPage, name) {
 			t.Errorf("%s has no section in %s", name, operations)
-		}
-	}
-	for _, name := range inPage {
-		if !slices.Contains(inCode, name) {
-			t.Errorf("%s has a section in %s, and is not in the code", name, operations)
 		}
 	}
 }
