@@ -102,7 +102,8 @@ func TestOnlyTheChildIsAskedToStop(t *testing.T) {
 	if got := p.ExitCode(); got != 5 {
 		t.Errorf("exit code %d, want that of its trap", got)
 	}
-	if turns(); exists(filepath.Join(dir, "asked")) {
+	turns()
+	if exists(filepath.Join(dir, "asked")) {
 		t.Error("its child was asked too")
 	}
 }

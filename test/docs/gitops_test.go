@@ -60,7 +60,7 @@ func TestAWaitingJobIsNotStartedByItsManifest(t *testing.T) {
 	shell(t, ns, "kubectl delete job waiter")
 	manifest = strings.Replace(manifest, "  suspend: false\n", "", 1)
 	shell(t, ns, manifest+"kubectl apply -f job.yaml")
-	_, _ = testEnv.TryShell(t, t.TempDir(), ns, manifest+"kubectl apply --server-side -f job.yaml")
+	_, _ = testEnv.TryShell(t.Context(), t, t.TempDir(), ns, manifest+"kubectl apply --server-side -f job.yaml")
 	if out := refused(t, ns, manifest+"kubectl apply --server-side -f job.yaml"); !strings.Contains(out, says) {
 		t.Errorf("says %q", out)
 	}

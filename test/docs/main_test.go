@@ -47,7 +47,7 @@ func shell(t *testing.T, ns, script string) string {
 // refused runs what must fail, and returns what it says.
 func refused(t *testing.T, ns, script string) string {
 	t.Helper()
-	out, err := testEnv.TryShell(t, t.TempDir(), ns, script)
+	out, err := testEnv.TryShell(t.Context(), t, t.TempDir(), ns, script)
 	if err == nil {
 		t.Fatalf("went through: %s\n%s", script, out)
 	}
@@ -58,8 +58,8 @@ func refused(t *testing.T, ns, script string) string {
 func until(t *testing.T, ns, script, want string) {
 	t.Helper()
 	var got string
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(context.Context) (bool, error) {
-		out, err := testEnv.TryShell(t, t.TempDir(), ns, script)
+	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		out, err := testEnv.TryShell(ctx, t, t.TempDir(), ns, script)
 		got = strings.TrimSpace(out)
 		return err == nil && got == want, nil
 	})

@@ -1,6 +1,7 @@
 package env
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,7 +30,7 @@ func Commands(t *testing.T, page, name string) string {
 // plane's and looks at a namespace. It returns what they print.
 func (e *Env) Shell(t *testing.T, dir, namespace, script string) string {
 	t.Helper()
-	out, err := e.TryShell(t, dir, namespace, script)
+	out, err := e.TryShell(t.Context(), t, dir, namespace, script)
 	if err != nil {
 		t.Fatalf("%s\n%v\n%s", script, err, out)
 	}
@@ -37,9 +38,9 @@ func (e *Env) Shell(t *testing.T, dir, namespace, script string) string {
 }
 
 // TryShell is Shell for commands that may fail.
-func (e *Env) TryShell(t *testing.T, dir, namespace, script string) (string, error) {
+func (e *Env) TryShell(ctx context.Context, t *testing.T, dir, namespace, script string) (string, error) {
 	t.Helper()
-	folder, err := assets.Find(t.Context())
+	folder, err := assets.Find(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func (e *Env) TryShell(t *testing.T, dir, namespace, script string) (string, err
 		t.Fatal(err)
 	}
 	script = "kubectl config set-context --current --namespace=" + namespace + " >/dev/null\n" + script
-	cmd := exec.CommandContext(t.Context(), "sh", "-euc", script)
+	cmd := exec.CommandContext(ctx, "sh", "-euc", script)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+folder+string(os.PathListSeparator)+os.Getenv("PATH"), "KUBECONFIG="+kubeconfig)
 	out, err := cmd.CombinedOutput()
