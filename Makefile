@@ -95,6 +95,10 @@ verify: generate manifests install-yaml ## Fail when generated files or go.mod a
 		if [ -n "$$new" ]; then echo "verify: generated and not committed: $$new" >&2; exit 1; fi
 	@echo "verify: generated files are up to date"
 
+.PHONY: promtool
+promtool: ## Get promtool, for the tests of the alerts, from Debian's package; into bin/.
+	@hack/promtool.sh
+
 .PHONY: vuln
 vuln: $(GOVULNCHECK) ## Report known vulnerabilities that the code reaches.
 	$(GOVULNCHECK) ./...

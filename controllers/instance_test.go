@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -27,8 +28,9 @@ import (
 // network of its own that a test can disturb.
 type instance struct {
 	*network
-	stop context.CancelFunc
-	done chan struct{}
+	metrics prometheus.Collector
+	stop    context.CancelFunc
+	done    chan struct{}
 }
 
 func startController(t *testing.T, ns string) *instance {
@@ -45,9 +47,9 @@ func startController(t *testing.T, ns string) *instance {
 	})
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	_, err = controllers.SetupWithManager(ctx, mgr, clock.RealClock{})
+	r, err := controllers.SetupWithManager(ctx, mgr, clock.RealClock{})
 	must(t, err)
-	i.stop = cancel
+	i.stop, i.metrics = cancel, r.Metrics()
 	go func() {
 		defer close(i.done)
 		if err := mgr.Start(ctx); err != nil && !i.isCut() {

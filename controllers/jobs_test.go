@@ -153,6 +153,7 @@ func TestAJobThatRunsWithoutTheLockIsSuspendedAndNobodyIsGrantedItBesideItsPods(
 	letGo()
 	untilEvent(t, ns, "RunningWithoutLock")
 	untilJob(t, ns, "intruder", "suspended again", suspended)
+	c.untilFigure(t, "distlock_intruders_total", 1)
 
 	setPhase(t, holderPod, corev1.PodSucceeded)
 	drained := untilLock(t, ns, "nightly", "held by the intruder", heldBy(intruder))

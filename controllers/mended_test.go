@@ -53,12 +53,15 @@ func TestALeaseExpiresAlthoughAFinalizerKeepsItsClaim(t *testing.T) {
 
 func TestAStartThatAnotherPolicyRefusesIsToldOnTheJob(t *testing.T) {
 	ns := namespace(t)
-	startController(t, ns)
+	c := startController(t, ns)
 	refuseJobUpdates(t, ns)
 	lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
 	j := jobOn(t, ns, "a", "nightly")
 	untilLock(t, ns, "nightly", "held", heldBy(j))
 	untilEvent(t, ns, "JobUpdateRefused")
+	if n, ok := c.figure(t, "distlock_refused_job_updates_total", nil); !ok || n < 1 {
+		t.Errorf("%v refusals are counted", n)
+	}
 	must(t, admin.Delete(t.Context(), &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
 	untilStarted(t, ns, "a")
 }

@@ -16,6 +16,10 @@ else
   echo "test: no C compiler, so without the race detector" >&2
 fi
 
+if [[ ! -x bin/promtool ]] && ! command -v promtool >/dev/null; then
+  echo "test: no promtool (make promtool), so the alerts are not tested" >&2
+fi
+
 echo "test: compiling" >&2
 go build $race ./... # all packages at once; go test -p 1 would compile one after the other
 echo "test: running on the control plane in $KUBEBUILDER_ASSETS" >&2
