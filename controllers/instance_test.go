@@ -28,37 +28,63 @@ import (
 // network of its own that a test can disturb.
 type instance struct {
 	*network
+	mgr     ctrl.Manager
 	metrics prometheus.Collector
+	ctx     context.Context // the process's life
 	stop    context.CancelFunc
 	done    chan struct{}
 }
 
-func startController(t *testing.T, ns string) *instance {
+// settings of an instance that a test may change.
+type settings struct {
+	ctrl.Options
+	clock clock.PassiveClock
+}
+
+func startController(t *testing.T, ns string, change ...func(*settings)) *instance {
+	t.Helper()
+	i := newController(t, ns, change...)
+	i.start(t)
+	awaitAnswer(t, ns)
+	return i
+}
+
+// newController makes an instance that has not started.
+func newController(t *testing.T, ns string, change ...func(*settings)) *instance {
 	t.Helper()
 	i := &instance{network: &network{watching: map[string]*gate{}}, done: make(chan struct{})}
 	cfg := rest.CopyConfig(controllerConfig)
 	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { i.next = rt; return i.network })
 	opts := controllers.CacheOptions()
 	opts.DefaultNamespaces = map[string]cache.Config{ns: {}}
-	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+	s := settings{clock: clock.RealClock{}, Options: ctrl.Options{
 		Scheme: env.Scheme(), Cache: opts, Client: controllers.ClientOptions(),
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller: config.Controller{SkipNameValidation: new(true)},
-	})
+	}}
+	for _, f := range change {
+		f(&s)
+	}
+	var err error
+	i.mgr, err = ctrl.NewManager(cfg, s.Options)
 	must(t, err)
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	r, err := controllers.SetupWithManager(ctx, mgr, clock.RealClock{})
+	i.ctx, i.stop = context.WithCancel(context.WithoutCancel(t.Context()))
+	t.Cleanup(i.stop)
+	r, err := controllers.SetupWithManager(i.ctx, i.mgr, s.clock)
 	must(t, err)
-	i.stop, i.metrics = cancel, r.Metrics()
+	i.metrics = r.Metrics()
+	return i
+}
+
+// start runs the instance until it is killed, or the test ends.
+func (i *instance) start(t *testing.T) {
+	t.Cleanup(i.kill)
 	go func() {
 		defer close(i.done)
-		if err := mgr.Start(ctx); err != nil && !i.isCut() {
+		if err := i.mgr.Start(i.ctx); err != nil && !i.isCut() {
 			t.Errorf("controller: %v", err)
 		}
 	}()
-	t.Cleanup(i.kill)
-	awaitAnswer(t, ns)
-	return i
 }
 
 // awaitAnswer waits until a controller works in the namespace: from then on it
@@ -90,13 +116,15 @@ type network struct {
 	hooks    []func(*http.Request)
 	replies  []func(*http.Request, int)
 	watching map[string]*gate // by resource
+	open     []*gatedBody     // of watches
+	instead  func(*http.Request) *http.Response
 }
 
 var errCut = errors.New("the network is cut")
 
 func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
 	n.mu.Lock()
-	hooks := n.hooks
+	hooks, instead := n.hooks, n.instead
 	n.mu.Unlock()
 	for _, f := range hooks {
 		f(req)
@@ -104,15 +132,31 @@ func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
 	if n.isCut() {
 		return nil, errCut
 	}
+	if instead != nil {
+		if resp := instead(req); resp != nil {
+			return resp, nil
+		}
+	}
 	resp, err := n.next.RoundTrip(req)
 	if err == nil {
 		n.answered(req, resp.StatusCode)
 	}
+	if err == nil && n.isCut() {
+		return nil, errors.Join(errCut, resp.Body.Close()) // the reply is lost
+	}
 	if err == nil && req.URL.Query().Get("watch") != "" {
-		resource := req.URL.Path[strings.LastIndex(req.URL.Path, "/")+1:]
-		resp.Body = &gatedBody{ReadCloser: resp.Body, gate: n.gate(resource)}
+		body := &gatedBody{ReadCloser: resp.Body, gate: n.gate(resourceOf(req))}
+		resp.Body = body
+		n.mu.Lock()
+		n.open = append(n.open, body)
+		n.mu.Unlock()
 	}
 	return resp, err
+}
+
+// resourceOf is the last part of a request's path.
+func resourceOf(req *http.Request) string {
+	return req.URL.Path[strings.LastIndex(req.URL.Path, "/")+1:]
 }
 
 func (n *network) cut() {
@@ -163,11 +207,22 @@ type gate struct{ sync.RWMutex }
 
 type gatedBody struct {
 	io.ReadCloser
-	gate *gate
+	gate  *gate
+	ended atomic.Bool
+}
+
+// end is the end of the stream as the API server brings it about when a watch's
+// time is up.
+func (b *gatedBody) end() {
+	b.ended.Store(true)
+	_ = b.Close()
 }
 
 func (b *gatedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	if err != nil && b.ended.Load() {
+		err = io.EOF
+	}
 	b.gate.RLock() // an event that has arrived is delivered when the gate opens
 	defer b.gate.RUnlock()
 	return n, err
