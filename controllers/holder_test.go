@@ -19,6 +19,7 @@ type holder struct {
 	ns, lock, owner string
 	lease           int32
 	token           int64
+	ahead           time.Duration // of its wall clock
 }
 
 // newHolder makes a lock and takes it.
@@ -33,17 +34,23 @@ func newHolder(t *testing.T, ns, lock string, leaseSeconds int32) *holder {
 // takeAnew ends whatever hold there is, and takes the lock under a fixed name.
 func (h *holder) takeAnew(t *testing.T) {
 	t.Helper()
+	must(t, h.take(t.Context()))
+}
+
+func (h *holder) take(ctx context.Context) error {
 	h.owner = "program"
-	must(t, h.write(t.Context(), func(s protocol.State) (protocol.State, error) {
+	return h.write(ctx, func(s protocol.State) (protocol.State, error) {
 		s.Status.Holders = nil
 		next, err := s.Grant(protocol.NewWaiter(s.Spec, h.owner, nil, nil, new(h.lease), nil), time.Now())
 		h.token = next.Status.FencingToken
 		return next, err
-	}))
+	})
 }
 
 func (h *holder) renew(ctx context.Context) error {
-	return h.write(ctx, func(s protocol.State) (protocol.State, error) { return s.Renew(h.owner, h.token, time.Now()) })
+	return h.write(ctx, func(s protocol.State) (protocol.State, error) {
+		return s.Renew(h.owner, h.token, time.Now().Add(h.ahead))
+	})
 }
 
 func (h *holder) write(ctx context.Context, step func(protocol.State) (protocol.State, error)) error {
@@ -72,6 +79,26 @@ func (h *holder) renewTimes(t *testing.T, n int) {
 	for range n {
 		must(t, h.renew(t.Context()))
 		<-tick.C
+	}
+}
+
+// renewUntil renews, four times a lease, until the context ends or a renewal fails.
+func (h *holder) renewUntil(ctx context.Context) error {
+	tick := time.NewTicker(time.Duration(h.lease) * time.Second / 4)
+	defer tick.Stop()
+	for {
+		err := h.renew(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
 	}
 }
 

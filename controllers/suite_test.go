@@ -33,6 +33,8 @@ const patience = 2 * time.Minute
 var (
 	// admin arranges, watches and plays the kubelet: no pod runs by itself.
 	admin client.WithWatch
+	// kubeconfig is the admin's, for other processes.
+	kubeconfig string
 	// controllerConfig is that of DistLock's service account.
 	controllerConfig *rest.Config
 )
@@ -211,10 +213,16 @@ func podsOf(t *testing.T, j *batchv1.Job) []corev1.Pod {
 	return pods.Items
 }
 
-func TestMain(m *testing.M) { os.Exit(env.Main(m, setUp)) }
+func TestMain(m *testing.M) {
+	if ns := os.Getenv(holderEnv); ns != "" {
+		os.Exit(holdUntilKilled(ns))
+	}
+	os.Exit(env.Main(m, setUp))
+}
 
 func setUp(ctx context.Context, e *env.Env) (err error) {
 	ctrl.SetLogger(logr.Discard())
+	kubeconfig = e.Kubeconfig()
 	if admin, err = client.NewWithWatch(e.Config(), client.Options{Scheme: env.Scheme()}); err != nil {
 		return err
 	}

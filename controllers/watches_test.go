@@ -1,0 +1,136 @@
+package controllers_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/distlock-dev/distlock/api/v1alpha1"
+)
+
+// Every watch ends and is answered 410 when it is resumed. Before the controller
+// has listed anew, something happens that no watch will tell.
+func TestFault22AWatchIsAnswered410(t *testing.T) {
+	t.Parallel()
+	t.Run("a claim is deleted meanwhile", func(t *testing.T) {
+		t.Parallel()
+		ns := namespace(t)
+		c := startController(t, ns)
+		lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
+		first := untilClaim(t, claimOn(t, ns, "first", "nightly", nil), v1alpha1.ReasonGranted)
+		next := untilClaim(t, claimOn(t, ns, "next", "nightly", nil), v1alpha1.ReasonWaiting)
+		letGo := c.forgetWatches(t, "lockclaims")
+		must(t, admin.Delete(t.Context(), first))
+		letGo()
+		untilClaim(t, next, v1alpha1.ReasonGranted)
+	})
+	t.Run("a Job ends meanwhile", func(t *testing.T) {
+		t.Parallel()
+		ns := namespace(t)
+		c := startController(t, ns)
+		lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
+		a := jobOn(t, ns, "a", "nightly")
+		pod := running(t, a)
+		b := jobOn(t, ns, "b", "nightly")
+		untilQueued(t, ns, "nightly", 1)
+		letGo := c.forgetWatches(t, "jobs")
+		setPhase(t, pod, corev1.PodSucceeded)
+		untilJob(t, ns, "a", "completed", completed)
+		letGo()
+		running(t, b)
+	})
+	t.Run("a lock is made meanwhile", func(t *testing.T) {
+		t.Parallel()
+		ns := namespace(t)
+		c := startController(t, ns)
+		lockIn(t, ns, "other", v1alpha1.DistLockSpec{}) // a watch that saw nothing is not resumed
+		claim := untilClaim(t, claimOn(t, ns, "early", "nightly", nil), v1alpha1.ReasonLockNotFound)
+		letGo := c.forgetWatches(t, "distlocks")
+		lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
+		letGo()
+		untilClaim(t, claim, v1alpha1.ReasonGranted)
+	})
+	t.Run("a hold is renewed meanwhile", func(t *testing.T) {
+		t.Parallel()
+		ns := namespace(t)
+		c := startController(t, ns)
+		holder := newHolder(t, ns, "service", 3)
+		next := untilClaim(t, claimOn(t, ns, "next", "service", nil), v1alpha1.ReasonWaiting)
+		alive, die := context.WithCancel(t.Context())
+		defer die()
+		lost := make(chan error, 1)
+		go func() { lost <- holder.renewUntil(alive) }()
+		expiry := writes(http.MethodPut, "/distlocks/service/status")
+		letGo := c.forgetWatches(t, "distlocks")
+		if code := await(t, c.answers(expiry), "an expiry of the hold as it was seen last"); code != http.StatusConflict {
+			t.Errorf("the expiry was answered %d", code)
+		}
+		letGo()
+		die()
+		if err := await(t, lost, "the holder's end"); err != nil {
+			t.Errorf("a live hold was lost: %v", err)
+		}
+		untilClaim(t, next, v1alpha1.ReasonGranted)
+	})
+}
+
+// forgetWatches ends all watches and answers 410 Gone to the next that wants to
+// go on with each resource, as the API server does for a version that it has
+// forgotten. It returns when the list that follows for one resource is about to
+// be sent; it is sent when the returned function is called.
+func (n *network) forgetWatches(t *testing.T, resource string) (letGo func()) {
+	t.Helper()
+	reached, letGo := n.holdUp(func(req *http.Request) bool {
+		return req.Method == http.MethodGet && resourceOf(req) == resource && !resumesWatch(req)
+	})
+	t.Cleanup(letGo)
+	var mu sync.Mutex
+	answered := map[string]bool{}
+	n.mu.Lock()
+	n.instead = func(req *http.Request) *http.Response {
+		mu.Lock()
+		defer mu.Unlock()
+		if !resumesWatch(req) || answered[resourceOf(req)] {
+			return nil
+		}
+		answered[resourceOf(req)] = true
+		return gone(req)
+	}
+	open := n.open
+	n.open = nil
+	n.mu.Unlock()
+	for _, body := range open {
+		body.end()
+	}
+	await(t, reached, "a new list of "+resource)
+	mu.Lock()
+	defer mu.Unlock()
+	if !answered[resource] {
+		t.Errorf("the watch on %s was never answered 410", resource)
+	}
+	return letGo
+}
+
+// resumesWatch: it wants what came after a version that it knows.
+func resumesWatch(req *http.Request) bool {
+	q := req.URL.Query()
+	return q.Get("watch") != "" && q.Get("sendInitialEvents") == "" && q.Get("resourceVersion") != ""
+}
+
+func gone(req *http.Request) *http.Response {
+	status := apierrors.NewResourceExpired("too old resource version").Status()
+	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+	body, _ := json.Marshal(status)
+	return &http.Response{
+		Status: "410 Gone", StatusCode: http.StatusGone, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req,
+		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)),
+	}
+}
