@@ -102,6 +102,7 @@ func (r *Reconciler) gatherHolds(ctx context.Context, g *gathered) error {
 		if err != nil {
 			return err
 		}
+		facts.Ended = facts.Ended || r.pods.hasEnded(g.key, h)
 		facts.Unchanged, facts.Held = r.seen.hold(g.lock.UID, h.Owner)
 		g.observed.Holds[h.Owner] = facts
 	}

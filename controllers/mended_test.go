@@ -54,7 +54,7 @@ func TestALeaseExpiresAlthoughAFinalizerKeepsItsClaim(t *testing.T) {
 func TestAStartThatAnotherPolicyRefusesIsToldOnTheJob(t *testing.T) {
 	ns := namespace(t)
 	c := startController(t, ns)
-	refuseJobUpdates(t, ns)
+	refuseJobUpdates(t, ns, "jobs")
 	lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
 	j := jobOn(t, ns, "a", "nightly")
 	untilLock(t, ns, "nightly", "held", heldBy(j))
@@ -66,8 +66,9 @@ func TestAStartThatAnotherPolicyRefusesIsToldOnTheJob(t *testing.T) {
 	untilStarted(t, ns, "a")
 }
 
-// refuseJobUpdates is a policy of somebody else, with the default reason Invalid.
-func refuseJobUpdates(t *testing.T, ns string) {
+// refuseJobUpdates is a policy of somebody else, with the default reason Invalid,
+// for jobs or jobs/status.
+func refuseJobUpdates(t *testing.T, ns, resource string) {
 	t.Helper()
 	probe := jobOn(t, ns, "probe", "")
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
@@ -76,7 +77,7 @@ func refuseJobUpdates(t *testing.T, ns string) {
 			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
 				RuleWithOperations: admissionregistrationv1.RuleWithOperations{
 					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
-					Rule:       admissionregistrationv1.Rule{APIGroups: []string{"batch"}, APIVersions: []string{"v1"}, Resources: []string{"jobs"}},
+					Rule:       admissionregistrationv1.Rule{APIGroups: []string{"batch"}, APIVersions: []string{"v1"}, Resources: []string{resource}},
 				},
 			}}},
 			Validations: []admissionregistrationv1.Validation{{Expression: "false", Message: "every Job needs the label team"}},
@@ -96,7 +97,12 @@ func refuseJobUpdates(t *testing.T, ns string) {
 		t.Cleanup(func() { _ = admin.Delete(context.WithoutCancel(t.Context()), o) })
 	}
 	must(t, wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		err := admin.Patch(ctx, probe, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`)), client.DryRunAll)
+		var err error
+		if _, status := strings.CutSuffix(resource, "/status"); status {
+			err = admin.Status().Patch(ctx, probe, client.RawPatch(types.MergePatchType, []byte(`{"status":{"ready":0}}`)), client.DryRunAll)
+		} else {
+			err = admin.Patch(ctx, probe, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`)), client.DryRunAll)
+		}
 		return apierrors.IsInvalid(err), client.IgnoreNotFound(ignoreInvalid(err))
 	}))
 }

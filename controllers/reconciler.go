@@ -35,16 +35,9 @@ type Reconciler struct {
 
 	askers  *askers
 	seen    *observations
+	pods    *podEnds
 	told    *told
 	metrics *metrics
-}
-
-// NewReconciler returns a Reconciler with no observations yet.
-func NewReconciler(c client.Client, live client.Reader, clk clock.PassiveClock, rec events.EventRecorder) *Reconciler {
-	return &Reconciler{
-		Client: c, Live: live, Clock: clk, Events: rec,
-		askers: newAskers(), seen: newObservations(clk), told: newTold(), metrics: newMetrics(clk),
-	}
 }
 
 // +kubebuilder:rbac:groups=distlock.dev,resources=distlocks,verbs=get;list;watch
@@ -81,6 +74,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	r.tell(g, effects)
 	r.metrics.count(g, effects)
+	r.followPods(&g, effects)
 	retryAfter, err := r.apply(ctx, g, effects)
 	if err != nil {
 		return ctrl.Result{}, err

@@ -8,13 +8,16 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
 )
@@ -70,7 +73,14 @@ func stripPod(obj any) (any, error) {
 // ClientOptions. On a replica that is not the leader its watches run too, so
 // that its observations are as old as the leader's.
 func SetupWithManager(ctx context.Context, mgr ctrl.Manager, clk clock.PassiveClock) (*Reconciler, error) {
-	r := NewReconciler(mgr.GetClient(), mgr.GetAPIReader(), clk, mgr.GetEventRecorder(v1alpha1.ControllerServiceAccount))
+	pods, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return nil, err
+	}
+	r := &Reconciler{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clk, Events: mgr.GetEventRecorder(v1alpha1.ControllerServiceAccount),
+		askers: newAskers(), seen: newObservations(clk), pods: newPodEnds(ctx, pods), told: newTold(), metrics: newMetrics(clk),
+	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, succeededIndex, succeededPodOf); err != nil {
 		return nil, fmt.Errorf("indexing pods: %w", err)
 	}
@@ -83,6 +93,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, clk clock.PassiveCl
 		Watches(&v1alpha1.LockClaim{}, r.onClaims()).
 		Watches(&batchv1.Job{}, r.onJobs()).
 		Watches(&corev1.Pod{}, r.onPods()).
+		WatchesRawSource(source.Channel(r.pods.woken, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 4,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, maxBackoff),

@@ -14,6 +14,7 @@ import (
 // withoutLock answers those that name a lock that does not exist: they wait, and
 // a Job that runs all the same is suspended.
 func (r *Reconciler) withoutLock(ctx context.Context, g gathered) (ctrl.Result, error) {
+	r.pods.follow(g.key, nil)
 	var errs []error
 	for _, a := range r.askers.all(g.key) {
 		switch a.kind {

@@ -33,8 +33,8 @@ type HoldFacts struct {
 	Unchanged time.Duration
 	// Held is how long this hold has been seen.
 	Held time.Duration
-	// Ended: the object behind a bound hold has come to its end, proven by live
-	// reads (L5, L6).
+	// Ended: what is behind the hold has come to its end (L5, L6): proven by live
+	// reads for a bound hold, by its kubelet's word for the pod of a leased one.
 	Ended bool
 	// MustStop: the object behind the hold does not do what the hold stands
 	// for, and must wait again.
@@ -49,8 +49,8 @@ type Effects struct {
 	Released []v1alpha1.Hold
 	Expired  []v1alpha1.Hold
 	Revoked  []v1alpha1.Hold
-	// Finished are stale holds whose claim must be deleted before they are
-	// expired: a claim that outlived its hold would queue again.
+	// Finished are stale or ended holds whose claim must be deleted before they
+	// end: a claim that outlived its hold would queue again.
 	Finished []v1alpha1.Hold
 	// Waiting are the requests that wait, in order.
 	Waiting []Request
@@ -123,6 +123,9 @@ const (
 // judge is the verdict on one hold, and how long until a hold that stays must be
 // judged again though nothing was heard of it (zero: never).
 func judge(spec v1alpha1.DistLockSpec, h v1alpha1.Hold, f HoldFacts) (verdict, time.Duration) {
+	if f.Ended && f.Claimed {
+		return finishClaim, 0
+	}
 	if f.Ended {
 		return releaseHold, 0
 	}
