@@ -80,7 +80,7 @@ func (r *Reconciler) applyToJob(ctx context.Context, g *gathered, h v1alpha1.Hol
 		}
 		return r.resume(ctx, job, h)
 	case h.RevokeTime != nil && f.waits() && !f.gaveUp(h):
-		return r.takeBack(ctx, job, f, h)
+		return r.takeBack(ctx, g, job, f, h)
 	}
 	return nil
 }
@@ -113,14 +113,18 @@ func (r *Reconciler) resume(ctx context.Context, job *batchv1.Job, h v1alpha1.Ho
 // takeBack suspends the Job of a revoked hold and puts it at the end of the
 // queue. A Job that was resumed must be seen started first: only then does its
 // Suspended condition say later that no pod is under way.
-func (r *Reconciler) takeBack(ctx context.Context, job *batchv1.Job, f jobFacts, h v1alpha1.Hold) error {
+func (r *Reconciler) takeBack(ctx context.Context, g *gathered, job *batchv1.Job, f jobFacts, h v1alpha1.Hold) error {
 	if !f.suspended && !f.started {
 		return nil // its next event comes when it has started
 	}
-	return r.patchJob(ctx, job, append(unchanged(job, f.suspended),
+	err := r.patchJob(ctx, job, append(unchanged(job, f.suspended),
 		setAnnotation(v1alpha1.QueuedAtAnnotation, r.Clock.Now().UTC().Format(metav1.RFC3339Micro)),
 		setAnnotation(v1alpha1.RevokedTokenAnnotation, tokenText(h)),
 		replace("/spec/suspend", true)))
+	if err == nil {
+		r.tellRevoked(*g, h)
+	}
+	return err
 }
 
 // stopIntruders suspends Jobs that run without the lock; until their pods are
@@ -195,7 +199,11 @@ func (r *Reconciler) applyToClaim(ctx context.Context, g *gathered, h v1alpha1.H
 		return nil
 	}
 	if h.RevokeTime != nil {
-		return r.refuseClaim(ctx, claim, v1alpha1.ReasonRevoked, "the hold was revoked: stop, then delete this LockClaim")
+		if err := r.refuseClaim(ctx, claim, v1alpha1.ReasonRevoked, "the hold was revoked: stop, then delete this LockClaim"); err != nil {
+			return err
+		}
+		r.tellRevoked(*g, h)
+		return nil
 	}
 	if claimIsGranted(claim, h.FencingToken) {
 		return nil

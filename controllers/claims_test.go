@@ -38,6 +38,7 @@ func TestARevokedClaimIsToldAndKeepsTheLockUntilItIsDeleted(t *testing.T) {
 	second := untilClaim(t, claimOn(t, ns, "second", "nightly", nil), v1alpha1.ReasonWaiting)
 	revoke(t, ns, "nightly", "claim/"+string(first.UID))
 	untilClaim(t, first, v1alpha1.ReasonRevoked)
+	untilEvent(t, ns, "LockRevoked")
 	if l := untilQueued(t, ns, "nightly", 1); l.Status.Holders[0].FencingToken != first.Status.FencingToken {
 		t.Errorf("held with token %d, want %d", l.Status.Holders[0].FencingToken, first.Status.FencingToken)
 	}

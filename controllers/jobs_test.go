@@ -113,6 +113,7 @@ func TestARevokedJobStopsAndWaitsAgainAtTheEndOfTheQueue(t *testing.T) {
 	untilJob(t, ns, "a", "known to be suspended", func(j *batchv1.Job) bool {
 		return suspended(j) && len(j.Status.Conditions) > 0 && j.Status.Conditions[0].Status == corev1.ConditionTrue
 	})
+	untilEvent(t, ns, "LockRevoked")
 	again := untilClaim(t, claimOn(t, ns, "e", "nightly", nil), v1alpha1.ReasonWaiting) // the controller looked at the lock once more
 	must(t, admin.Delete(t.Context(), again))
 	if l := untilQueued(t, ns, "nightly", 3); !heldBy(a)(l) {

@@ -31,7 +31,9 @@ func TestTheLockIsHandedOnWhenTheOnePodOfAJobHasSucceededBeforeItIsComplete(t *t
 	if completed(a) || a.Status.Succeeded > 0 {
 		t.Errorf("the Job controller had its say: %+v", a.Status)
 	}
-	l = untilLock(t, ns, "nightly", "held by b", func(now *v1alpha1.DistLock) bool { return heldBy(b)(now) && now.Status.FencingToken > l.Status.FencingToken })
+	l = untilLock(t, ns, "nightly", "held by b", func(now *v1alpha1.DistLock) bool {
+		return heldBy(b)(now) && now.Status.FencingToken > l.Status.FencingToken
+	})
 
 	// A new controller does not take the Job for one that runs without the lock.
 	startController(t, ns)

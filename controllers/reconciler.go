@@ -46,7 +46,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=distlock.dev,resources=lockclaims/status,verbs=update
 // +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups="",resources=pods,verbs=list;watch
-// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=list;create;patch
 
 // Reconcile gathers, decides, writes once, applies and tells. It comes back when
 // the next deadline is due; everything else wakes it by a watch.
@@ -72,9 +72,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if g.lock == nil {
 		return r.withoutLock(ctx, g)
 	}
-	r.tell(g, effects)
+	r.tell(ctx, g, effects)
 	r.metrics.count(g, effects)
-	r.followPods(&g, effects)
+	r.followPods(&g, effects) //nolint:contextcheck // the watches outlive this reconcile
 	retryAfter, err := r.apply(ctx, g, effects)
 	if err != nil {
 		return ctrl.Result{}, err

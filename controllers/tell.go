@@ -1,9 +1,9 @@
 package controllers
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -28,39 +28,8 @@ const (
 	eventIntruder     = "RunningWithoutLock"
 )
 
-// told remembers, per Job, why it was last said to wait, so that it is said once.
-// Safe for concurrent use.
-type told struct {
-	mu     sync.Mutex
-	reason map[types.UID]string
-}
-
-// refusal sets apart, in told, what others refuse from why the Job waits, so that
-// the two are not told in turns.
-const refusal = types.UID("/refused")
-
-func newTold() *told { return &told{reason: map[types.UID]string{}} }
-
-// news reports whether a reason is another one than was told last.
-func (t *told) news(job types.UID, reason string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.reason[job] == reason {
-		return false
-	}
-	t.reason[job] = reason
-	return true
-}
-
-func (t *told) forget(job types.UID) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.reason, job)
-	delete(t.reason, job+refusal)
-}
-
 // tell says on Job and lock what was stored.
-func (r *Reconciler) tell(g gathered, e protocol.Effects) {
+func (r *Reconciler) tell(ctx context.Context, g gathered, e protocol.Effects) {
 	for _, h := range e.Granted {
 		if h.Ref != nil {
 			r.settle(g, h.Ref.UID, true)
@@ -71,12 +40,12 @@ func (r *Reconciler) tell(g gathered, e protocol.Effects) {
 		}
 	}
 	for _, h := range e.Revoked {
-		r.tellBoth(g, h.Ref, eventRevoked, "Revoke", fmt.Sprintf("Revoked the hold of %s with fencing token %d", h.Owner, h.FencingToken))
+		r.tellRevoked(g, h)
 	}
 	for _, h := range e.Expired {
 		r.tellBoth(g, h.Ref, eventExpired, "Expire", fmt.Sprintf("The lease of %s with fencing token %d was not renewed", h.Owner, h.FencingToken))
 	}
-	r.tellWaiting(g, e)
+	r.tellWaiting(ctx, g, e)
 	for _, w := range e.Impossible {
 		r.tellJob(g, w.Ref, eventImpossible, "Wait", "Asks for %d permits of DistLock %s, which has %d: raise spec.capacity, or delete the Job and create it with fewer in %s",
 			w.Permits, g.key.Name, *g.lock.Spec.Capacity, v1alpha1.PermitsAnnotation)
@@ -90,7 +59,7 @@ func (r *Reconciler) tell(g gathered, e protocol.Effects) {
 
 // tellWaiting tells Jobs that wait why they do. It is not told anew when the
 // holder or the place changes, and so costs no write for each handover.
-func (r *Reconciler) tellWaiting(g gathered, e protocol.Effects) {
+func (r *Reconciler) tellWaiting(ctx context.Context, g gathered, e protocol.Effects) {
 	for _, w := range e.Waiting {
 		if w.Running {
 			r.tellJob(g, w.Ref, eventIntruder, "Suspend", "Runs without holding DistLock %s and is suspended; nobody is granted the lock before its pods have ended", g.key.Name)
@@ -100,6 +69,7 @@ func (r *Reconciler) tellWaiting(g gathered, e protocol.Effects) {
 		if job == nil {
 			continue
 		}
+		r.recall(ctx, g.key.Namespace)
 		if r.told.news(job.UID, eventWaiting) {
 			place, of := r.placeOf(g.lock, w)
 			r.Events.Eventf(job, g.lock, corev1.EventTypeNormal, eventWaiting, "Wait",
@@ -132,12 +102,19 @@ func (r *Reconciler) placeOf(lock *v1alpha1.DistLock, w protocol.Request) (place
 	return place, of
 }
 
+// tellRevoked tells of a revocation: when the controller decides it, or when it
+// acts on an administrator's.
+func (r *Reconciler) tellRevoked(g gathered, h v1alpha1.Hold) {
+	if h.Ref == nil || r.told.news(h.Ref.UID, eventRevoked) {
+		r.tellBoth(g, h.Ref, eventRevoked, "Revoke", fmt.Sprintf("Revoked the hold of %s with fencing token %d", h.Owner, h.FencingToken))
+	}
+}
+
 // tellBoth tells a warning on the lock and on the Job behind a hold.
 func (r *Reconciler) tellBoth(g gathered, ref *v1alpha1.ObjectRef, reason, action, note string) {
 	var related runtime.Object
 	if job := jobOf(g, ref); job != nil {
 		related = job
-		r.told.forget(job.UID)
 		r.settle(g, job.UID, false)
 		r.Events.Eventf(job, g.lock, corev1.EventTypeWarning, reason, action, "%s", note)
 	}

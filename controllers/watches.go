@@ -61,6 +61,7 @@ func (r *Reconciler) onClaims() handler.EventHandler {
 		wake(q, lockOfClaim(now))
 	}, func(q queue, last *v1alpha1.LockClaim) {
 		r.askers.remove(lockOfClaim(last), last.UID)
+		r.told.forget(last.UID)
 		wake(q, lockOfClaim(last))
 	})
 }

@@ -14,7 +14,7 @@ import (
 // withoutLock answers those that name a lock that does not exist: they wait, and
 // a Job that runs all the same is suspended.
 func (r *Reconciler) withoutLock(ctx context.Context, g gathered) (ctrl.Result, error) {
-	r.pods.follow(g.key, nil)
+	r.pods.follow(g.key, nil) //nolint:contextcheck // it starts nothing
 	var errs []error
 	for _, a := range r.askers.all(g.key) {
 		switch a.kind {
@@ -41,6 +41,7 @@ func (r *Reconciler) jobWithoutLock(ctx context.Context, g *gathered, a asker) e
 	if !f.waits() || a.ended || f.lock != g.key.Name {
 		return nil
 	}
+	r.recall(ctx, g.key.Namespace)
 	if r.told.news(job.UID, eventLockNotFound) {
 		r.Events.Eventf(job, nil, corev1.EventTypeWarning, eventLockNotFound, "Wait",
 			"Waits for DistLock %s, which does not exist in this namespace: create it", g.key.Name)
