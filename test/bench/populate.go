@@ -40,12 +40,12 @@ func (s *stage) createAll(ctx context.Context, what string, n int, object func(i
 	return context.Cause(ctx)
 }
 
-// awaitSuspended returns when the Job controller has taken note of all Jobs of a
-// namespace that are suspended, and so has nothing left to do.
-func (s *stage) awaitSuspended(ctx context.Context, namespace string) error {
+// awaitSuspended returns when the Job controller has taken note of all Jobs that are
+// suspended, and so has nothing left to do.
+func (s *stage) awaitSuspended(ctx context.Context) error {
 	err := wait.PollUntilContextTimeout(ctx, quietFor, quietPatience, true, func(ctx context.Context) (bool, error) {
 		var jobs batchv1.JobList
-		if err := s.Client().List(ctx, &jobs, client.InNamespace(namespace)); err != nil {
+		if err := s.Client().List(ctx, &jobs, client.InNamespace(s.namespace)); err != nil {
 			return false, err
 		}
 		for i := range jobs.Items {
@@ -68,10 +68,11 @@ func (s *stage) newNamespace(ctx context.Context, prefix string) (string, error)
 	return ns.Name, err
 }
 
-// foreignJob is none of DistLock's, and makes no pods.
+// foreignJob is none of DistLock's, and nobody makes its pods: the Job controller
+// leaves it alone.
 func foreignJob(namespace string, i int) client.Object {
 	j := newJob(namespace, fmt.Sprintf("foreign-%d", i), "", batchv1.NonIndexedCompletion)
-	j.Annotations, j.Spec.Suspend = nil, new(true)
+	j.Annotations, j.Spec.ManagedBy = nil, new("example.com/nobody")
 	return j
 }
 

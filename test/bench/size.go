@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,6 +30,7 @@ func measureSize(ctx context.Context, s *stage) ([]measure, error) {
 			return err
 		}
 		bytes, err := peakMemory(s.controller.PID())
+		_, _ = fmt.Fprintf(os.Stderr, "bench: peak memory, %s: %.1f MiB\n", label, bytes/mib)
 		all = append(all, measure{"peak-memory-" + name, fmt.Sprintf("peak memory, %s", label), bytes / mib, "MiB"})
 		return err
 	}
@@ -75,7 +77,7 @@ func (s *stage) createGated(ctx context.Context, locks, jobs int) error {
 	if err != nil {
 		return err
 	}
-	return s.awaitSuspended(ctx, s.namespace)
+	return s.awaitSuspended(ctx)
 }
 
 func numberedLock(i int) string { return fmt.Sprintf("lock-%d", i) }
@@ -88,8 +90,5 @@ func (s *stage) createForeign(ctx context.Context) error {
 	if err := s.createAll(ctx, "foreign Jobs", foreignJobs, func(i int) client.Object { return foreignJob(namespace, i) }); err != nil {
 		return err
 	}
-	if err := s.createAll(ctx, "foreign pods", foreignPods, func(i int) client.Object { return foreignPod(namespace, i) }); err != nil {
-		return err
-	}
-	return s.awaitSuspended(ctx, namespace)
+	return s.createAll(ctx, "foreign pods", foreignPods, func(i int) client.Object { return foreignPod(namespace, i) })
 }

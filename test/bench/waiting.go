@@ -92,7 +92,7 @@ func (l *line) fill(ctx context.Context, waiting int) error {
 		return err
 	}
 	l.waiting = waiting
-	if err := l.awaitSuspended(ctx, l.namespace); err != nil {
+	if err := l.awaitSuspended(ctx); err != nil {
 		return err
 	}
 	return l.awaitQuiet(ctx)
