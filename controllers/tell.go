@@ -20,6 +20,7 @@ const (
 	eventGranted      = "LockGranted"
 	eventWaiting      = "WaitingForLock"
 	eventLockNotFound = "LockNotFound"
+	eventClosed       = "LockClosed"
 	eventImpossible   = "TooManyPermits"
 	eventBadRequest   = "BadLockRequest"
 	eventRevoked      = "LockRevoked"
@@ -60,7 +61,7 @@ func (r *Reconciler) tell(ctx context.Context, g gathered, e protocol.Effects) {
 // tellWaiting tells Jobs that wait why they do. It is not told anew when the
 // holder or the place changes, and so costs no write for each handover.
 func (r *Reconciler) tellWaiting(ctx context.Context, g gathered, e protocol.Effects) {
-	for _, w := range e.Waiting {
+	for i, w := range e.Waiting {
 		if w.Running {
 			r.tellJob(g, w.Ref, eventIntruder, "Suspend", "Runs without holding DistLock %s and is suspended; nobody is granted the lock before its pods have ended", g.key.Name)
 			continue
@@ -74,6 +75,10 @@ func (r *Reconciler) tellWaiting(ctx context.Context, g gathered, e protocol.Eff
 			place, of := r.placeOf(g.lock, w)
 			r.Events.Eventf(job, g.lock, corev1.EventTypeNormal, eventWaiting, "Wait",
 				"Waits for DistLock %s: %s; place %d of %d", g.key.Name, whyWaiting(g.lock, e.Why), place, of)
+		}
+		if i == 0 && errors.Is(e.Why, protocol.ErrClosed) && r.told.news(job.UID+closed, eventClosed) {
+			r.Events.Eventf(job, g.lock, corev1.EventTypeNormal, eventClosed, "Wait",
+				"Is the next to get DistLock %s, which is closed for up to %d seconds (minHoldSeconds, lockDelaySeconds)", g.key.Name, g.lock.Status.ClosedSeconds)
 		}
 		r.settle(g, job.UID, true)
 	}

@@ -21,9 +21,12 @@ type told struct {
 	recalled map[string]bool // namespaces
 }
 
-// refusal sets apart, in told, what others refuse from why the Job waits, so that
-// the two are not told in turns.
-const refusal = types.UID("/refused")
+// These set apart, in told, what is told beside why a Job waits, so that they are
+// not told in turns: that others refuse its start, and that the lock is closed.
+const (
+	refusal = types.UID("/refused")
+	closed  = types.UID("/closed")
+)
 
 func newTold() *told { return &told{reason: map[types.UID]string{}, recalled: map[string]bool{}} }
 
@@ -43,6 +46,7 @@ func (t *told) forget(job types.UID) {
 	defer t.mu.Unlock()
 	delete(t.reason, job)
 	delete(t.reason, job+refusal)
+	delete(t.reason, job+closed)
 }
 
 // firstOf reports whether a namespace is asked about for the first time.
