@@ -163,8 +163,7 @@ func (w *warnings) all() []string {
 	return slices.Clone(w.said)
 }
 
-// Fault 40.
-func TestReplaceIsRefusedWithALock(t *testing.T) {
+func TestFault40ReplaceIsRefusedWithALock(t *testing.T) {
 	const want = "spec.concurrencyPolicy: Replace deletes a Job that waits for its lock"
 	onCron := func(c *batchv1.CronJob) { c.Annotations = annotations{"distlock.dev/lock": "a"} }
 	onJobs := func(c *batchv1.CronJob) { c.Spec.JobTemplate.Annotations = annotations{"distlock.dev/lock": "a"} }
