@@ -38,7 +38,8 @@ type instance struct {
 // settings of an instance that a test may change.
 type settings struct {
 	ctrl.Options
-	clock clock.PassiveClock
+	clock  clock.PassiveClock
+	hidden map[string]string // objects that no LIST or WATCH shows, by resource
 }
 
 func startController(t *testing.T, ns string, change ...func(*settings)) *instance {
@@ -65,6 +66,7 @@ func newController(t *testing.T, ns string, change ...func(*settings)) *instance
 	for _, f := range change {
 		f(&s)
 	}
+	i.hidden = s.hidden
 	var err error
 	i.mgr, err = ctrl.NewManager(cfg, s.Options)
 	must(t, err)
@@ -118,6 +120,7 @@ type network struct {
 	watching map[string]*gate // by resource
 	open     []*gatedBody     // of watches
 	instead  func(*http.Request) *http.Response
+	hidden   map[string]string
 }
 
 var errCut = errors.New("the network is cut")
@@ -137,7 +140,7 @@ func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
 			return resp, nil
 		}
 	}
-	resp, err := n.next.RoundTrip(req)
+	resp, err := n.next.RoundTrip(n.blinded(req))
 	if err == nil {
 		n.answered(req, resp.StatusCode)
 	}

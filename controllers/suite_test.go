@@ -24,14 +24,20 @@ import (
 	"github.com/distlock-dev/distlock/test/law"
 )
 
-// node is where the tests play the kubelet.
-const node = "played"
+// node is where the tests play the kubelet, and scheduler the name of the
+// scheduler that they play.
+const (
+	node      = "played"
+	scheduler = "played"
+)
 
 // patience is how long anything may take that a test waits for.
 const patience = 2 * time.Minute
 
 var (
-	// admin arranges, watches and plays the kubelet: no pod runs by itself.
+	controlPlane *env.Env
+	// admin arranges, watches and plays the kubelet: no pod runs by itself, except
+	// where it names the default scheduler.
 	admin client.WithWatch
 	// kubeconfig is the admin's, for other processes.
 	kubeconfig string
@@ -77,6 +83,7 @@ func jobOn(t *testing.T, ns, name, lock string, change ...func(*batchv1.Job)) *b
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
 		Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever,
+			SchedulerName: scheduler,
 			Containers:    []corev1.Container{{Name: "main", Image: "example.com/work"}},
 		}}},
 	}
@@ -181,6 +188,11 @@ func heldBy(j *batchv1.Job) func(*v1alpha1.DistLock) bool {
 // podOf waits for a Job's pod and sets it running on a node, as a kubelet would.
 func podOf(t *testing.T, j *batchv1.Job) *corev1.Pod {
 	t.Helper()
+	return podOn(t, j, node)
+}
+
+func podOn(t *testing.T, j *batchv1.Job, node string) *corev1.Pod {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	w, err := admin.Watch(ctx, &corev1.PodList{}, client.InNamespace(j.Namespace), client.MatchingLabels{batchv1.ControllerUidLabel: string(j.UID)})
@@ -188,13 +200,19 @@ func podOf(t *testing.T, j *batchv1.Job) *corev1.Pod {
 	defer w.Stop()
 	for e := range w.ResultChan() {
 		if p, ok := e.Object.(*corev1.Pod); ok && e.Type == watch.Added && p.DeletionTimestamp == nil && p.Status.Phase == corev1.PodPending {
-			must(t, admin.SubResource("binding").Create(t.Context(), p, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node}}))
-			setPhase(t, p, corev1.PodRunning)
+			run(t, p, node)
 			return p
 		}
 	}
 	t.Fatalf("Job %s never got a pod", j.Name)
 	return nil
+}
+
+// run binds a pod to a node, where it runs until something else is said of it.
+func run(t *testing.T, p *corev1.Pod, node string) {
+	t.Helper()
+	must(t, admin.SubResource("binding").Create(t.Context(), p, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: node}}))
+	setPhase(t, p, corev1.PodRunning)
 }
 
 // setPhase writes a pod's phase as its kubelet would.
@@ -217,12 +235,12 @@ func TestMain(m *testing.M) {
 	if ns := os.Getenv(holderEnv); ns != "" {
 		os.Exit(holdUntilKilled(ns))
 	}
-	os.Exit(env.Main(m, setUp))
+	os.Exit(env.Main(m, setUp, env.Pods))
 }
 
 func setUp(ctx context.Context, e *env.Env) (err error) {
 	ctrl.SetLogger(logr.Discard())
-	kubeconfig = e.Kubeconfig()
+	controlPlane, kubeconfig = e, e.Kubeconfig()
 	if admin, err = client.NewWithWatch(e.Config(), client.Options{Scheme: env.Scheme()}); err != nil {
 		return err
 	}
