@@ -50,7 +50,7 @@ const warmUp = 5
 var phases = []string{"rounds", "waiting", "size", "idle"}
 
 func main() {
-	n := flag.Int("n", 200, "rounds, each of which gives one sample of every figure and three of the floor and takes some five seconds; and as many handovers with few and with many waiting")
+	n := flag.Int("n", 200, "rounds, each of which gives one sample of every figure and four of the floor and takes some five seconds; and as many handovers with few and with many waiting")
 	only := flag.String("only", "", "phases to run, separated by commas: "+strings.Join(phases, ", ")+"; by default all")
 	asJSON := flag.Bool("json", false, "print one JSON object per figure, each on a line of its own, and no table")
 	dir := flag.String("dir", "", "folder for the control planes' data and logs, which are kept; by default a temporary one")
