@@ -176,9 +176,12 @@ func (r *Reconciler) confirmIntruder(ctx context.Context, g *gathered, job *batc
 	}
 	if done {
 		ended, err := r.podsEnded(ctx, g, live.UID)
+		if err != nil {
+			return nil, false, err
+		}
 		if ended {
 			r.askers.note(g.key, live.UID, func(a *asker) { a.ended = true })
-			return nil, false, err
+			return nil, false, nil
 		}
 	}
 	if factsOf(live).stopped {

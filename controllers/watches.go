@@ -51,7 +51,7 @@ func (r *Reconciler) onLocks() handler.EventHandler {
 // observe takes in a version of a lock.
 func (r *Reconciler) observe(l *v1alpha1.DistLock) {
 	for _, uid := range r.seen.lock(l) {
-		r.askers.note(client.ObjectKeyFromObject(l), uid, func(a *asker) { a.ended = a.leased })
+		r.askers.note(client.ObjectKeyFromObject(l), uid, func(a *asker) { a.ended = a.ended || a.leased })
 	}
 }
 
