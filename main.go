@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -74,12 +75,12 @@ func run(ctx context.Context, o options) error {
 	if err := checkIdentity(ctx, config); err != nil {
 		return err
 	}
-	mgr, err := newManager(config, o)
+	r := controllers.New(clock.RealClock{})
+	mgr, err := newManager(config, o, r.CacheOptions())
 	if err != nil {
 		return err
 	}
-	r, err := controllers.SetupWithManager(ctx, mgr, clock.RealClock{})
-	if err != nil {
+	if err := r.SetupWithManager(ctx, mgr); err != nil {
 		return err
 	}
 	if err := metrics.Registry.Register(r.Metrics()); err != nil {
@@ -110,14 +111,14 @@ func checkIdentity(ctx context.Context, config *rest.Config) error {
 	return nil
 }
 
-func newManager(config *rest.Config, o options) (manager.Manager, error) {
+func newManager(config *rest.Config, o options, caches cache.Options) (manager.Manager, error) {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 	config.QPS = -1 // the API server's fairness limits us; a limit here would starve the next grant
 	return ctrl.NewManager(config, ctrl.Options{
 		Scheme:                        scheme,
-		Cache:                         controllers.CacheOptions(),
+		Cache:                         caches,
 		Client:                        controllers.ClientOptions(),
 		Metrics:                       metricsOptions(o),
 		HealthProbeBindAddress:        o.probeAddr,

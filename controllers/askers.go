@@ -20,8 +20,9 @@ type asker struct {
 	// since is when it joined, seen its resourceVersion when it was first seen.
 	// Those are one number for all objects and only grow, so for one that was
 	// seen arriving it is the order of creation, on every replica.
-	since time.Time
-	seen  int64
+	since   time.Time
+	seen    int64
+	version int64 // of what it was last read from
 	// waits: it wants the lock, or holds it.
 	waits bool
 	// watched: it must be looked at whatever its place: a Job that may have
@@ -57,7 +58,9 @@ func (a asker) before(b asker) int {
 
 // askers are the Jobs and claims of each lock, those that wait in their order,
 // so that a lock with thousands of them is decided by looking at a few. It is
-// fed by the watches, a standby's too. Safe for concurrent use.
+// fed by the watches, a standby's too, before the cache is: a list that was read
+// anew is in it whole before any of it wakes a lock, so that nobody gets past one
+// who is shown a moment later. Safe for concurrent use.
 type askers struct {
 	mu    sync.Mutex
 	locks map[types.NamespacedName]*line
@@ -72,8 +75,8 @@ type line struct {
 
 func newAskers() *askers { return &askers{locks: map[types.NamespacedName]*line{}} }
 
-// put takes in what the watch shows of an asker; what this process noted of it
-// stays.
+// put takes in what the watch shows of an asker, unless something newer is known;
+// what this process noted of it stays.
 func (s *askers) put(lock types.NamespacedName, a asker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,11 +85,13 @@ func (s *askers) put(lock types.NamespacedName, a asker) {
 		l = &line{byUID: map[types.UID]asker{}, special: map[types.UID]struct{}{}}
 		s.locks[lock] = l
 	}
+	a.seen, a.unsettled = a.version, !a.leased
 	if was, known := l.byUID[a.uid]; known {
+		if a.version < was.version {
+			return
+		}
 		l.take(was)
 		a.seen, a.unsettled, a.strayed, a.ended = was.seen, was.unsettled, was.strayed, was.ended
-	} else {
-		a.unsettled = !a.leased
 	}
 	l.set(a)
 }

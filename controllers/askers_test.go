@@ -21,7 +21,7 @@ func lineOf(as ...asker) *askers {
 }
 
 func waiter(uid types.UID, second, version int64) asker {
-	return asker{kind: kindJob, uid: uid, since: time.Unix(second, 0), seen: version, waits: true}
+	return asker{kind: kindJob, uid: uid, since: time.Unix(second, 0), version: version, waits: true}
 }
 
 func uids(as []asker) (out []types.UID) {
@@ -53,8 +53,9 @@ func TestAskersStandInLineBySecondThenByVersionAtFirstSight(t *testing.T) {
 }
 
 func TestTheLineGoesOnBehindAPlaceThatIsGone(t *testing.T) {
-	a, b := waiter("a", 1, 1), waiter("b", 2, 2)
-	s := lineOf(a, b, waiter("c", 3, 3))
+	s := lineOf(waiter("a", 1, 1), waiter("b", 2, 2), waiter("c", 3, 3))
+	a, _ := s.find(nightly, "a")
+	b, _ := s.find(nightly, "b")
 	s.remove(nightly, "b")
 	if got := uids(s.after(nightly, b, 5)); !slices.Equal(got, []types.UID{"c"}) {
 		t.Errorf("behind b: %v", got)
@@ -66,6 +67,8 @@ func TestTheLineGoesOnBehindAPlaceThatIsGone(t *testing.T) {
 
 func TestWhoWaitsNoMoreLeavesTheLine(t *testing.T) {
 	s := lineOf(waiter("a", 1, 1), waiter("b", 2, 2))
+	s.put(nightly, waiter("a", 9, 0)) // older than what is known
+	wantLine(t, s, "a", "b")
 	finished := waiter("a", 1, 9)
 	finished.waits = false
 	s.put(nightly, finished)

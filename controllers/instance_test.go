@@ -56,10 +56,8 @@ func newController(t *testing.T, ns string, change ...func(*settings)) *instance
 	i := &instance{network: &network{watching: map[string]*gate{}}, done: make(chan struct{})}
 	cfg := rest.CopyConfig(controllerConfig)
 	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { i.next = rt; return i.network })
-	opts := controllers.CacheOptions()
-	opts.DefaultNamespaces = map[string]cache.Config{ns: {}}
 	s := settings{clock: clock.RealClock{}, Options: ctrl.Options{
-		Scheme: env.Scheme(), Cache: opts, Client: controllers.ClientOptions(),
+		Scheme: env.Scheme(), Client: controllers.ClientOptions(),
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	}}
@@ -67,13 +65,15 @@ func newController(t *testing.T, ns string, change ...func(*settings)) *instance
 		f(&s)
 	}
 	i.hidden = s.hidden
+	r := controllers.New(s.clock)
+	s.Cache = r.CacheOptions()
+	s.Cache.DefaultNamespaces = map[string]cache.Config{ns: {}}
 	var err error
 	i.mgr, err = ctrl.NewManager(cfg, s.Options)
 	must(t, err)
 	i.ctx, i.stop = context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(i.stop)
-	r, err := controllers.SetupWithManager(i.ctx, i.mgr, s.clock)
-	must(t, err)
+	must(t, r.SetupWithManager(i.ctx, i.mgr))
 	i.metrics = r.Metrics()
 	return i
 }

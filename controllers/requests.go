@@ -115,6 +115,9 @@ func (rs *requests) of(ctx context.Context, a asker) (*protocol.Request, error) 
 		request, err = rs.ofClaim(ctx, a)
 	case kindOther:
 	}
+	if err == nil && rs.g.jobs[a.uid] == nil && rs.g.claims[a.uid] == nil {
+		rs.askers.remove(rs.g.key, a.uid) // there is none, by a live read
+	}
 	rs.made[a.uid] = request
 	if a.waits && !a.ended {
 		rs.line++

@@ -29,15 +29,22 @@ const maxBackoff = 10 * time.Second
 // succeededIndex finds the cached pods that succeeded by the uid of their Job.
 const succeededIndex = "distlock-succeeded"
 
-// CacheOptions keep of the cluster's Jobs and pods only those that the gate
-// marked, and of those only what the controller reads.
-func CacheOptions() cache.Options {
+// New returns a Reconciler that has seen nothing yet.
+func New(clk clock.PassiveClock) *Reconciler {
+	return &Reconciler{Clock: clk, askers: newAskers(), seen: newObservations(clk), told: newTold(), metrics: newMetrics(clk)}
+}
+
+// CacheOptions are for the manager that the Reconciler is set up with, and no
+// other. They keep of the cluster's Jobs and pods only those that the gate marked,
+// and of those only what the controller reads.
+func (r *Reconciler) CacheOptions() cache.Options {
 	gated := labels.SelectorFromSet(labels.Set{v1alpha1.GatedLabel: "true"})
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&batchv1.Job{}: {Label: gated, Transform: stripJob},
-			&corev1.Pod{}:  {Label: gated, Transform: stripPod},
+			&batchv1.Job{}:        {Label: gated, Transform: r.takeIn},
+			&corev1.Pod{}:         {Label: gated, Transform: r.takeIn},
+			&v1alpha1.LockClaim{}: {Transform: r.takeIn},
 		},
 	}
 }
@@ -47,47 +54,39 @@ func ClientOptions() client.Options {
 	return client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: new(true)}}
 }
 
-func stripJob(obj any) (any, error) {
-	if job, ok := obj.(*batchv1.Job); ok {
-		job.ManagedFields = nil
-		template := job.Spec.Template.ObjectMeta
-		job.Spec = batchv1.JobSpec{
-			Suspend: job.Spec.Suspend, Completions: job.Spec.Completions,
-			CompletionMode: job.Spec.CompletionMode, SuccessPolicy: job.Spec.SuccessPolicy,
-		}
-		job.Spec.Template.ObjectMeta = template
+func stripJob(job *batchv1.Job) {
+	job.ManagedFields = nil
+	template := job.Spec.Template.ObjectMeta
+	job.Spec = batchv1.JobSpec{
+		Suspend: job.Spec.Suspend, Completions: job.Spec.Completions,
+		CompletionMode: job.Spec.CompletionMode, SuccessPolicy: job.Spec.SuccessPolicy,
 	}
-	return obj, nil
+	job.Spec.Template.ObjectMeta = template
 }
 
-func stripPod(obj any) (any, error) {
-	if pod, ok := obj.(*corev1.Pod); ok {
-		pod.ManagedFields = nil
-		pod.Spec = corev1.PodSpec{}
-		pod.Status = corev1.PodStatus{Phase: pod.Status.Phase}
-	}
-	return obj, nil
+func stripPod(pod *corev1.Pod) {
+	pod.ManagedFields = nil
+	pod.Spec = corev1.PodSpec{}
+	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase}
 }
 
-// SetupWithManager adds the controller to a manager made with CacheOptions and
-// ClientOptions. On a replica that is not the leader its watches run too, so
+// SetupWithManager adds the controller to a manager made with its CacheOptions and
+// with ClientOptions. On a replica that is not the leader its watches run too, so
 // that its observations are as old as the leader's.
-func SetupWithManager(ctx context.Context, mgr ctrl.Manager, clk clock.PassiveClock) (*Reconciler, error) {
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	pods, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	r := &Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Clock: clk, Events: mgr.GetEventRecorder(v1alpha1.ControllerServiceAccount),
-		askers: newAskers(), seen: newObservations(clk), pods: newPodEnds(ctx, pods), told: newTold(), metrics: newMetrics(clk),
-	}
+	r.Client, r.Live, r.Events = mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder(v1alpha1.ControllerServiceAccount)
+	r.pods = newPodEnds(ctx, pods)
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, succeededIndex, succeededPodOf); err != nil {
-		return nil, fmt.Errorf("indexing pods: %w", err)
+		return fmt.Errorf("indexing pods: %w", err)
 	}
 	if err := r.metrics.watch(ctx, mgr); err != nil {
-		return nil, err
+		return err
 	}
-	return r, ctrl.NewControllerManagedBy(mgr).
+	return ctrl.NewControllerManagedBy(mgr).
 		Named("distlock").
 		Watches(&v1alpha1.DistLock{}, r.onLocks()).
 		Watches(&v1alpha1.LockClaim{}, r.onClaims()).

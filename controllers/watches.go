@@ -55,9 +55,26 @@ func (r *Reconciler) observe(l *v1alpha1.DistLock) {
 	}
 }
 
+// takeIn is what the caches do with each object before they hold it: they keep
+// what the controller reads of it, and those that ask for a lock are put in line.
+func (r *Reconciler) takeIn(obj any) (any, error) {
+	switch o := obj.(type) {
+	case *batchv1.Job:
+		stripJob(o)
+		if f := factsOf(o); f.lock != "" {
+			r.askers.put(lockOfJob(o), askerOfJob(o, f))
+		}
+	case *v1alpha1.LockClaim:
+		o.ManagedFields = nil
+		r.askers.put(lockOfClaim(o), askerOfClaim(o))
+	case *corev1.Pod:
+		stripPod(o)
+	}
+	return obj, nil
+}
+
 func (r *Reconciler) onClaims() handler.EventHandler {
 	return watchOf(func(q queue, _, now *v1alpha1.LockClaim) {
-		r.askers.put(lockOfClaim(now), askerOfClaim(now))
 		wake(q, lockOfClaim(now))
 	}, func(q queue, last *v1alpha1.LockClaim) {
 		r.askers.remove(lockOfClaim(last), last.UID)
@@ -72,7 +89,7 @@ func lockOfClaim(c *v1alpha1.LockClaim) types.NamespacedName {
 
 func askerOfClaim(c *v1alpha1.LockClaim) asker {
 	return asker{
-		kind: kindClaim, uid: c.UID, name: c.Name, since: c.CreationTimestamp.Time, seen: versionOf(c),
+		kind: kindClaim, uid: c.UID, name: c.Name, since: c.CreationTimestamp.Time, version: versionOf(c),
 		leased:  c.Spec.LeaseDurationSeconds != nil,
 		waits:   claimWaits(c),
 		watched: c.Status.FencingToken != 0 && claimReason(c) != v1alpha1.ReasonLost,
@@ -104,7 +121,6 @@ func (r *Reconciler) onJobs() handler.EventHandler {
 		if f.lock == "" {
 			return
 		}
-		r.askers.put(lockOfJob(now), askerOfJob(now, f))
 		wake(q, lockOfJob(now))
 	}, func(q queue, last *batchv1.Job) {
 		r.dropJob(q, last)
@@ -126,7 +142,7 @@ func lockOfJob(job *batchv1.Job) types.NamespacedName {
 
 func askerOfJob(job *batchv1.Job, f jobFacts) asker {
 	return asker{
-		kind: kindJob, uid: job.UID, name: job.Name, since: queuedSince(job, f), seen: versionOf(job),
+		kind: kindJob, uid: job.UID, name: job.Name, since: queuedSince(job, f), version: versionOf(job),
 		waits:   f.waits(),
 		watched: f.mayRun(),
 	}

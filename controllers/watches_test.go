@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"sync"
@@ -80,6 +81,25 @@ func TestFault22AWatchIsAnswered410(t *testing.T) {
 		}
 		untilClaim(t, next, v1alpha1.ReasonGranted)
 	})
+}
+
+// What is listed anew is shown to the handlers one after the other, in any order.
+func TestNobodyGetsPastAnotherWhileTheListIsReadAnew(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t)
+	c := startController(t, ns)
+	lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
+	before := jobOn(t, ns, "before", "nightly")
+	setPhase(t, podOf(t, before), corev1.PodSucceeded)
+	untilFree(t, ns, "nightly")
+	letGo := c.forgetWatches(t, "jobs")
+	first := jobOn(t, ns, "first", "nightly")
+	for n := range 200 {
+		jobOn(t, ns, fmt.Sprintf("later-%d", n), "nightly")
+	}
+	letGo()
+	untilLock(t, ns, "nightly", "held by the first", heldBy(first)) // and the law's watcher looks at the others' seconds
+	running(t, first)
 }
 
 // forgetWatches ends all watches and answers 410 Gone to the next that wants to

@@ -92,15 +92,15 @@ func startController(t *testing.T) {
 	t.Helper()
 	cfg, err := controlPlane.ControllerConfig(t.Context())
 	must(t, err)
+	r := controllers.New(clock.RealClock{})
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
-		Scheme: env.Scheme(), Cache: controllers.CacheOptions(), Client: controllers.ClientOptions(),
+		Scheme: env.Scheme(), Cache: r.CacheOptions(), Client: controllers.ClientOptions(),
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	must(t, err)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
-	_, err = controllers.SetupWithManager(ctx, mgr, clock.RealClock{})
-	must(t, err)
+	must(t, r.SetupWithManager(ctx, mgr))
 	done := make(chan error)
 	go func() { done <- mgr.Start(ctx) }()
 	t.Cleanup(func() {
