@@ -58,6 +58,7 @@ type world struct {
 	locks  map[string]*v1alpha1.DistLock // by name
 	jobs   map[types.UID]queued
 	pods   map[types.UID]*corev1.Pod // those that may run
+	behind map[types.UID]string      // the lock of each Job that was gated, also when the Job is gone
 	tokens map[string]int64          // the greatest token granted, by the lock's name
 	strays map[types.UID]bool        // pods that were found to run without a hold
 	broken []string
@@ -75,6 +76,7 @@ func newWorld() *world {
 		locks:  map[string]*v1alpha1.DistLock{},
 		jobs:   map[types.UID]queued{},
 		pods:   map[types.UID]*corev1.Pod{},
+		behind: map[types.UID]string{},
 		tokens: map[string]int64{},
 		strays: map[types.UID]bool{},
 	}
@@ -112,6 +114,7 @@ func (w *world) storeLock(l *v1alpha1.DistLock, deleted bool) {
 		if before == nil || !holds(before, h.Owner, h.FencingToken) {
 			w.fencing(l, h)
 			w.order(l, h)
+			w.besidePods(l, h)
 		}
 	}
 	w.tokens[l.Name] = max(w.tokens[l.Name], l.Status.FencingToken)
@@ -129,6 +132,9 @@ func (w *world) storeJob(j *batchv1.Job, deleted bool) {
 		q.version = before.version
 	}
 	w.jobs[j.UID] = q
+	if j.Labels[v1alpha1.GatedLabel] == "true" {
+		w.behind[j.UID] = j.Annotations[v1alpha1.LockAnnotation]
+	}
 }
 
 // exclusion is L1.
@@ -169,6 +175,21 @@ func (w *world) everyPodHolds() {
 		if l := w.locks[name]; l == nil || !holdsFor(l, owner.UID) {
 			w.strays[p.UID] = true
 			w.breaks("L5", "pod %s may run while Job %s does not hold %s", p.Name, owner.Name, name)
+		}
+	}
+}
+
+// besidePods is L5 at a hold that was not there before, for Jobs whose pods do not
+// say that they are behind a lock: nobody is granted it beside them. A hold that is
+// revoked from the first is no grant; it stands for such pods.
+func (w *world) besidePods(l *v1alpha1.DistLock, h v1alpha1.Hold) {
+	if h.RevokeTime != nil {
+		return
+	}
+	for _, p := range w.pods {
+		job := types.UID(p.Labels[batchv1.ControllerUidLabel])
+		if w.behind[job] == l.Name && !slices.ContainsFunc(l.Status.Holders, func(h v1alpha1.Hold) bool { return h.Ref != nil && h.Ref.UID == job }) {
+			w.breaks("L5", "%s was granted to %s while pod %s may run, whose Job does not hold it", l.Name, h.Owner, p.Name)
 		}
 	}
 }

@@ -60,6 +60,18 @@ func podAt(version int64, job string, phase corev1.PodPhase) Version {
 	}}
 }
 
+func gated(v Version) Version {
+	v.Object.(*batchv1.Job).Labels = map[string]string{v1alpha1.GatedLabel: "true"}
+	return v
+}
+
+// unmarked is a pod of a Job that the gate missed.
+func unmarked(v Version) Version {
+	p := v.Object.(*corev1.Pod)
+	p.Annotations, p.Labels = nil, map[string]string{batchv1.ControllerUidLabel: p.OwnerReferences[0].Name}
+	return v
+}
+
 func TestEachBreakOfTheLawIsFound(t *testing.T) {
 	exclusive, shared := v1alpha1.Exclusive, v1alpha1.Shared
 	gone := podAt(14, "a", corev1.PodRunning)
@@ -75,13 +87,19 @@ func TestEachBreakOfTheLawIsFound(t *testing.T) {
 		"a pod that was deleted runs no more": {[]Version{
 			lockAt(10, 5, holdBy("a", 5, exclusive)), podAt(11, "a", corev1.PodRunning), gone, lockAt(15, 5),
 		}, ""},
-		"two holds, one of them exclusive":                {[]Version{lockAt(10, 5, holdBy("a", 5, exclusive), holdBy("b", 5, shared))}, "L1"},
-		"the same token for a second hold":                {[]Version{lockAt(10, 5, holdBy("a", 5, exclusive)), lockAt(11, 5, holdBy("b", 5, exclusive))}, "L2"},
-		"a token greater than its version":                {[]Version{lockAt(10, 11, holdBy("a", 11, exclusive))}, "L2"},
-		"a token of an earlier lock again":                {[]Version{lockAt(10, 9, holdBy("a", 9, exclusive)), {Object: lockAt(11, 9).Object, Deleted: true}, lockAt(12, 3, holdBy("b", 3, exclusive))}, "L2"},
-		"a pod without a hold":                            {[]Version{lockAt(10, 5), podAt(11, "a", corev1.PodPending)}, "L5"},
-		"a hold that ends before its pod":                 {[]Version{lockAt(10, 5, holdBy("a", 5, exclusive)), podAt(11, "a", corev1.PodRunning), lockAt(12, 5)}, "L5"},
-		"a pod beside another Job's hold":                 {[]Version{lockAt(10, 5, holdBy("b", 5, exclusive)), podAt(11, "a", corev1.PodRunning)}, "L5"},
+		"two holds, one of them exclusive": {[]Version{lockAt(10, 5, holdBy("a", 5, exclusive), holdBy("b", 5, shared))}, "L1"},
+		"the same token for a second hold": {[]Version{lockAt(10, 5, holdBy("a", 5, exclusive)), lockAt(11, 5, holdBy("b", 5, exclusive))}, "L2"},
+		"a token greater than its version": {[]Version{lockAt(10, 11, holdBy("a", 11, exclusive))}, "L2"},
+		"a token of an earlier lock again": {[]Version{lockAt(10, 9, holdBy("a", 9, exclusive)), {Object: lockAt(11, 9).Object, Deleted: true}, lockAt(12, 3, holdBy("b", 3, exclusive))}, "L2"},
+		"a pod without a hold":             {[]Version{lockAt(10, 5), podAt(11, "a", corev1.PodPending)}, "L5"},
+		"a hold that ends before its pod":  {[]Version{lockAt(10, 5, holdBy("a", 5, exclusive)), podAt(11, "a", corev1.PodRunning), lockAt(12, 5)}, "L5"},
+		"a pod beside another Job's hold":  {[]Version{lockAt(10, 5, holdBy("b", 5, exclusive)), podAt(11, "a", corev1.PodRunning)}, "L5"},
+		"a grant beside the unmarked pod of a Job that was taken in": {[]Version{
+			gated(jobAt(1, "a", 0)), unmarked(podAt(2, "a", corev1.PodRunning)), lockAt(10, 5, holdBy("b", 5, shared)),
+		}, "L5"},
+		"a grant to a Job that was taken in, after its pod": {[]Version{
+			gated(jobAt(1, "a", 0)), unmarked(podAt(2, "a", corev1.PodRunning)), unmarked(podAt(3, "a", corev1.PodFailed)), lockAt(10, 5, holdBy("a", 5, exclusive)),
+		}, ""},
 		"the later of two Jobs first":                     {[]Version{jobAt(1, "a", 0), jobAt(2, "b", 1), lockAt(10, 5, holdBy("b", 5, exclusive))}, "L7"},
 		"a Shared Job past an earlier Exclusive one":      {[]Version{jobAt(1, "a", 0), jobAt(2, "b", 1), lockAt(10, 5, holdBy("b", 5, shared))}, "L7"},
 		"an earlier second that was stored later":         {[]Version{jobAt(2, "a", 0), jobAt(1, "b", 1), lockAt(10, 5, holdBy("b", 5, exclusive))}, ""},
