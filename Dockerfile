@@ -9,6 +9,7 @@ RUN --mount=type=cache,target=/go/pkg/mod go mod download
 
 COPY main.go ./
 COPY api/ api/
+COPY config/policy/ config/policy/
 COPY controllers/ controllers/
 COPY internal/ internal/
 

@@ -12,8 +12,10 @@ import (
 	"runtime/debug"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -72,7 +74,8 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	if err := checkIdentity(ctx, config); err != nil {
+	self, err := identity(ctx, config)
+	if err != nil {
 		return err
 	}
 	r := controllers.New(clock.RealClock{})
@@ -86,29 +89,42 @@ func run(ctx context.Context, o options) error {
 	if err := metrics.Registry.Register(r.Metrics()); err != nil {
 		return err
 	}
-	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("caches", cachesSynced(mgr))); err != nil {
+	policies, err := r.WatchPolicies(ctx, mgr, self)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping),
+		mgr.AddReadyzCheck("caches", cachesSynced(mgr)), mgr.AddReadyzCheck("policies", policies.Ready)); err != nil {
 		return err
 	}
 	ctrl.Log.Info("starting", "version", versionString())
 	return mgr.Start(ctx)
 }
 
-// checkIdentity fails unless the API server knows this process as the service
+// identity is this process as the API server knows it, for events: its pod, or
+// where it runs in none its service account. It fails unless that is the service
 // account that the policies let start Jobs: anybody else would grant locks and
 // start nothing.
-func checkIdentity(ctx context.Context, config *rest.Config) error {
+func identity(ctx context.Context, config *rest.Config) (*corev1.ObjectReference, error) {
 	c, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	review, err := c.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
-		return fmt.Errorf("asking the API server who this is: %w", err)
+		return nil, fmt.Errorf("asking the API server who this is: %w", err)
 	}
-	if user := review.Status.UserInfo.Username; user != v1alpha1.ControllerUser {
-		return fmt.Errorf("runs as %q, but the policies let only %q start Jobs: use a kubeconfig of that service account", user, v1alpha1.ControllerUser)
+	user := review.Status.UserInfo
+	if user.Username != v1alpha1.ControllerUser {
+		return nil, fmt.Errorf("runs as %q, but the policies let only %q start Jobs: use a kubeconfig of that service account", user.Username, v1alpha1.ControllerUser)
 	}
-	return nil
+	self := &corev1.ObjectReference{
+		APIVersion: "v1", Kind: "ServiceAccount", Namespace: v1alpha1.ControllerNamespace, Name: v1alpha1.ControllerServiceAccount, UID: types.UID(user.UID),
+	}
+	if pod, uid := user.Extra["authentication.kubernetes.io/pod-name"], user.Extra["authentication.kubernetes.io/pod-uid"]; len(pod) == 1 && len(uid) == 1 {
+		self.Kind, self.Name, self.UID = "Pod", pod[0], types.UID(uid[0])
+	}
+	return self, nil
 }
 
 func newManager(config *rest.Config, o options, caches cache.Options) (manager.Manager, error) {

@@ -38,6 +38,7 @@ type Reconciler struct {
 	pods    *podEnds
 	told    *told
 	metrics *metrics
+	sweep   *sweeper // nil without WatchPolicies
 }
 
 // +kubebuilder:rbac:groups=distlock.dev,resources=distlocks,verbs=get;list;watch
@@ -56,6 +57,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		g       gathered
 		effects protocol.Effects
 	)
+	if err := r.sweep.await(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() (err error) {
 		if g, err = r.gather(ctx, locks, req.NamespacedName); err != nil || g.lock == nil {
 			return err

@@ -39,14 +39,11 @@ func New(clk clock.PassiveClock) *Reconciler {
 // and of those only what the controller reads.
 func (r *Reconciler) CacheOptions() cache.Options {
 	gated := labels.SelectorFromSet(labels.Set{v1alpha1.GatedLabel: "true"})
-	return cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject: map[client.Object]cache.ByObject{
-			&batchv1.Job{}:        {Label: gated, Transform: r.takeIn},
-			&corev1.Pod{}:         {Label: gated, Transform: r.takeIn},
-			&v1alpha1.LockClaim{}: {Transform: r.takeIn},
-		},
-	}
+	byObject := policyCaches()
+	byObject[&batchv1.Job{}] = cache.ByObject{Label: gated, Transform: r.takeIn}
+	byObject[&corev1.Pod{}] = cache.ByObject{Label: gated, Transform: r.takeIn}
+	byObject[&v1alpha1.LockClaim{}] = cache.ByObject{Transform: r.takeIn}
+	return cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: byObject}
 }
 
 // ClientOptions make cached reads wait for this process's own writes.

@@ -27,6 +27,8 @@ const (
 	eventExpired      = "LeaseExpired"
 	eventRefused      = "JobUpdateRefused"
 	eventIntruder     = "RunningWithoutLock"
+	eventTakenIn      = "TakenIn"
+	eventNotTakenIn   = "NotTakenIn"
 )
 
 // tell says on Job and lock what was stored.

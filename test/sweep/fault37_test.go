@@ -1,0 +1,211 @@
+package sweep
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+
+	batchv1 "k8s.io/api/batch/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/distlock-dev/distlock/api/v1alpha1"
+)
+
+func TestFault37ThePoliciesAreDeletedAndComeBack(t *testing.T) {
+	s := newStage(t, shared)
+	s.lock("ledger")
+	before := s.cron("before", "ledger")
+	leader, standby := s.startManager(), s.startManager()
+	leader.untilReady()
+	standby.untilReady()
+
+	s.deletePolicies()
+	for _, m := range []manager{leader, standby} {
+		m.untilReadyz("", http.StatusInternalServerError, "[-]policies failed")
+		for _, name := range policyNames {
+			m.untilReadyz("policies", http.StatusInternalServerError, "Policy "+name+" is missing")
+			m.untilReadyz("policies", http.StatusInternalServerError, "PolicyBinding "+name+" is missing")
+		}
+		m.untilLogged("policies", "MutatingAdmissionPolicy distlock-gate-jobs is missing")
+	}
+	s.untilEvent(v1alpha1.ControllerNamespace, "ServiceAccount", v1alpha1.ControllerServiceAccount, "PoliciesFaulty", "distlock-")
+
+	first, second := s.worker("first", "ledger"), s.worker("second", "ledger")
+	waiting := s.worker("waiting", "ledger", paused)
+	s.worker("done", "ledger", runs("true"))
+	cron := s.cron("cron", "ledger")
+	for _, j := range []*batchv1.Job{first, second} {
+		if now := s.job(j.Name, "running", running); gated(now) {
+			t.Fatalf("%s is gated", j.Name)
+		}
+	}
+	s.job("done", "complete", complete)
+
+	s.restorePolicies()
+	for _, j := range []*batchv1.Job{first, second, waiting} {
+		s.job(j.Name, "taken in", takenIn)
+		s.untilEvent(s.ns, "Job", j.Name, "TakenIn", "no DISTLOCK_FENCING_TOKEN")
+	}
+	until(s, cron, "handed down", handedDown)
+	s.untilEvent(s.ns, "CronJob", "cron", "TakenIn", "ledger")
+	for _, m := range []manager{leader, standby} {
+		m.untilReady()
+		m.untilLogged("the policies are as they must be again")
+	}
+	s.untilEvent(v1alpha1.ControllerNamespace, "ServiceAccount", v1alpha1.ControllerServiceAccount, "PoliciesSound", "")
+
+	// Each in its turn; that it is alone then, the law says.
+	for left := []*batchv1.Job{first, second, waiting}; len(left) > 0; {
+		var holder int
+		until(s, &v1alpha1.DistLock{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "ledger"}}, "held by one that has not been yet", func(l *v1alpha1.DistLock) bool {
+			for i, j := range left {
+				if granted(l, j) {
+					holder = i
+					return true
+				}
+			}
+			return false
+		})
+		s.job(left[holder].Name, "running", running)
+		s.end(left[holder])
+		left = append(left[:holder:holder], left[holder+1:]...)
+	}
+	if gated(s.job("done", "there", there)) {
+		t.Error("a finished Job was taken in")
+	}
+	was := before.ResourceVersion
+	if now := until(s, before, "there", func(*batchv1.CronJob) bool { return true }); now.ResourceVersion != was {
+		t.Error("a CronJob that was in order was written")
+	}
+}
+
+// policyNames are those of the policies and of their bindings.
+var policyNames = []string{
+	"distlock-gate-jobs", "distlock-gate-cronjobs", "distlock-check-request", "distlock-check-gated", "distlock-check-cronjobs",
+	"distlock-guard-jobs", "distlock-guard-pods", "distlock-guard-bindings", "distlock-guard-cronjobs", "distlock-guard-locks",
+	"distlock-warn-cronjobs",
+}
+
+func handedDown(c *batchv1.CronJob) bool {
+	return c.Spec.JobTemplate.Annotations[v1alpha1.LockAnnotation] == c.Annotations[v1alpha1.LockAnnotation]
+}
+
+// The controller starts after the policies, and they were installed after the Jobs:
+// one that waits properly does not get the lock beside one that nobody knows of.
+func TestFault37ThePoliciesAreInstalledAfterJobsWereThere(t *testing.T) {
+	s := newStage(t, shared)
+	s.deletePolicies()
+	s.lock("ledger")
+	ungated := s.worker("ungated", "ledger")
+	cron := s.cron("cron", "ledger", func(c *batchv1.CronJob) {
+		c.Spec.JobTemplate.Annotations = map[string]string{v1alpha1.LockAnnotation: "another"}
+	})
+	for i := range 510 { // more than are listed at once, and before the others in the list
+		s.worker(fmt.Sprintf("foreign-%03d", i), "", paused)
+	}
+	s.job("ungated", "running", running)
+	s.restorePolicies()
+	gated := s.worker("gated", "ledger")
+
+	m := s.startManager()
+	s.job("ungated", "taken in", takenIn)
+	until(s, cron, "handed down", handedDown)
+	m.untilReady()
+	s.untilEvent(s.ns, "Job", "ungated", "TakenIn", "suspended")
+	s.job("ungated", "suspended", suspended)
+	s.heldBy("ledger", gated) // whoever was suspended waits at the end of the queue
+	s.job("gated", "running", running)
+	s.end(gated)
+	s.heldBy("ledger", ungated)
+	s.job("ungated", "running", running)
+	if foreign := s.job("foreign-000", "there", there); foreign.Labels[v1alpha1.GatedLabel] != "" || foreign.Generation != 1 {
+		t.Error("a Job without the annotation was touched")
+	}
+}
+
+// The controller starts before the policies: it is not ready, and takes in what was
+// there once they are installed.
+func TestFault37ThePoliciesAreInstalledAfterTheController(t *testing.T) {
+	s := newStage(t, shared)
+	s.deletePolicies()
+	s.lock("ledger")
+	m := s.startManager()
+	m.untilReadyz("policies", http.StatusInternalServerError, "distlock-gate-jobs is missing")
+	ungated := s.worker("ungated", "ledger")
+	s.job("ungated", "running", running)
+	s.restorePolicies()
+	m.untilReady()
+	s.job("ungated", "taken in", takenIn)
+	s.heldBy("ledger", ungated)
+}
+
+// What distlock-check-request refuses is not taken in, and says why.
+func TestFault37AJobThatWouldHaveBeenRefusedIsNotTakenIn(t *testing.T) {
+	s := newStage(t, shared)
+	s.deletePolicies()
+	refused := map[string]struct {
+		change func(*batchv1.Job)
+		why    string
+	}{
+		"manual": {func(j *batchv1.Job) {
+			j.Spec.ManualSelector = ptr.To(true)
+			j.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"own": "pods"}}
+			j.Spec.Template.Labels = map[string]string{"own": "pods"}
+		}, "spec.manualSelector"},
+		"managed": {func(j *batchv1.Job) { j.Spec.ManagedBy = ptr.To("example.com/other") }, "spec.managedBy"},
+		"kueue":   {func(j *batchv1.Job) { j.Labels = map[string]string{"kueue.x-k8s.io/queue-name": "q"} }, "kueue.x-k8s.io/queue-name"},
+		"name":    {func(j *batchv1.Job) { j.Annotations[v1alpha1.LockAnnotation] = "No Name" }, "distlock.dev/lock"},
+		"mode":    {func(j *batchv1.Job) { j.Annotations[v1alpha1.ModeAnnotation] = "shared" }, "distlock.dev/mode"},
+		"permits": {func(j *batchv1.Job) { j.Annotations[v1alpha1.PermitsAnnotation] = "few" }, "distlock.dev/permits"},
+	}
+	for name, r := range refused {
+		s.worker(name, "ledger", r.change)
+	}
+	s.cron("replaces", "ledger", func(c *batchv1.CronJob) { c.Spec.ConcurrencyPolicy = batchv1.ReplaceConcurrent })
+	s.restorePolicies()
+	s.startManager().untilReady()
+	for name, r := range refused {
+		s.untilEvent(s.ns, "Job", name, "NotTakenIn", r.why)
+		if gated(s.job(name, "there", there)) {
+			t.Errorf("%s: taken in", name)
+		}
+	}
+	s.untilEvent(s.ns, "CronJob", "replaces", "NotTakenIn", "concurrencyPolicy")
+}
+
+func TestFault37APolicyIsEdited(t *testing.T) {
+	s := newStage(t, shared)
+	m := s.startManager()
+	m.untilReady()
+	t.Cleanup(func() { must(t, s.restore(context.WithoutCancel(t.Context()))) })
+	for _, r := range []struct{ name, kind, object, patch, want string }{
+		{"to be ignored when it fails", "mutatingadmissionpolicy", "distlock-gate-jobs",
+			`[{"op": "replace", "path": "/spec/failurePolicy", "value": "Ignore"}]`, "spec.failurePolicy"},
+		{"to fail when it runs", "validatingadmissionpolicy", "distlock-check-gated",
+			`[{"op": "replace", "path": "/spec/validations/0/expression", "value": "dyn(object).spec.nowhere == 1"}]`, "spec.validations"},
+		{"to hold for fewer", "validatingadmissionpolicy", "distlock-guard-jobs",
+			`[{"op": "add", "path": "/spec/matchConstraints/namespaceSelector", "value": {"matchLabels": {"gated": "true"}}}]`, "spec.matchConstraints"},
+		{"to do something else", "mutatingadmissionpolicy", "distlock-gate-cronjobs",
+			`[{"op": "remove", "path": "/spec/mutations/1"}]`, "spec.mutations"},
+		{"to warn only", "validatingadmissionpolicybinding", "distlock-check-gated",
+			`[{"op": "replace", "path": "/spec/validationActions", "value": ["Audit"]}]`, "spec.validationActions"},
+		{"to bind another policy", "mutatingadmissionpolicybinding", "distlock-gate-jobs",
+			`[{"op": "replace", "path": "/spec/policyName", "value": "distlock-gate-cronjobs"}]`, "spec.policyName"},
+	} {
+		t.Run(r.name, func(t *testing.T) {
+			s.kubectl("patch", r.kind, r.object, "--type=json", "-p", r.patch)
+			m.untilReadyz("policies", http.StatusInternalServerError, r.object+" is not as this version needs it: "+r.want)
+			s.restorePolicies()
+			m.untilReadyz("policies", http.StatusOK, "ok")
+		})
+	}
+	t.Run("in its labels alone, and nobody minds", func(t *testing.T) {
+		s.kubectl("label", "validatingadmissionpolicybinding", "distlock-guard-locks", "team=platform")
+		s.kubectl("delete", "validatingadmissionpolicybinding", "distlock-guard-pods") // the same watch shows it after the label
+		m.untilReadyz("policies", http.StatusInternalServerError, "internal server error: ValidatingAdmissionPolicyBinding distlock-guard-pods is missing\n")
+		s.restorePolicies()
+		m.untilReady()
+	})
+}
