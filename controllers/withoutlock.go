@@ -6,6 +6,10 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
@@ -15,8 +19,15 @@ import (
 // a Job that runs all the same is suspended.
 func (r *Reconciler) withoutLock(ctx context.Context, g gathered) (ctrl.Result, error) {
 	r.pods.follow(g.key, nil) //nolint:contextcheck // it starts nothing
+	all := r.askers.all(g.key)
+	if len(all) == 0 {
+		return ctrl.Result{}, nil
+	}
+	if uninstalled, err := r.uninstalled(ctx); err != nil || uninstalled {
+		return ctrl.Result{}, err
+	}
 	var errs []error
-	for _, a := range r.askers.all(g.key) {
+	for _, a := range all {
 		switch a.kind {
 		case kindJob:
 			errs = append(errs, r.jobWithoutLock(ctx, &g, a))
@@ -71,4 +82,23 @@ func (r *Reconciler) stopLockless(ctx context.Context, job *batchv1.Job) error {
 	}
 	r.metrics.countIntruder(live.UID)
 	return r.stopIntruder(ctx, live)
+}
+
+// +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,resourceNames=distlocks.distlock.dev,verbs=get
+
+// uninstalled reports whether there are no locks at all any more. Whoever deletes
+// the CRD, perhaps with everything else and while this still runs, deletes the locks
+// past every guard, and does not mean to stop the Jobs that run. The locks go only
+// after the CRD's deletionTimestamp was set, so whoever missed one sees it here.
+func (r *Reconciler) uninstalled(ctx context.Context) (bool, error) {
+	crd := &metav1.PartialObjectMetadata{}
+	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	err := r.Live.Get(ctx, types.NamespacedName{Name: "distlocks." + v1alpha1.GroupVersion.Group}, crd)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading the CRD of DistLock: %w", err)
+	}
+	return crd.DeletionTimestamp != nil, nil
 }
