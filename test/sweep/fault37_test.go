@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -124,6 +127,45 @@ func TestFault37ThePoliciesAreInstalledAfterJobsWereThere(t *testing.T) {
 		t.Error("a Job without the annotation was touched")
 	}
 }
+
+// However long the sweep takes, nobody is granted a lock before it has ended.
+func TestFault37NobodyIsGrantedALockDuringTheSweep(t *testing.T) {
+	s := newStage(t, shared)
+	s.deletePolicies()
+	s.lock("ledger")
+	s.worker("ungated", "ledger")
+	s.job("ungated", "running", running)
+	s.restorePolicies()
+	gated := s.worker("gated", "ledger")
+
+	granted := make(chan struct{})
+	s.startWith(func(next http.RoundTripper) http.RoundTripper {
+		var first, once sync.Once
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			if req.Method == http.MethodPatch && strings.HasSuffix(req.URL.Path, "/jobs/ungated") {
+				first.Do(func() { // it is taken in
+					select { // slow, but not for ever
+					case <-granted:
+						t.Error("the lock was granted during the sweep, beside the pod of a Job that it had not come to yet")
+					case <-time.After(3 * time.Second):
+					}
+				})
+			}
+			resp, err := next.RoundTrip(req)
+			if req.Method == http.MethodPut && strings.HasSuffix(req.URL.Path, "/ledger/status") {
+				once.Do(func() { close(granted) })
+			}
+			return resp, err
+		})
+	})
+	s.job("ungated", "taken in", takenIn)
+	s.heldBy("ledger", gated) // not beside the pods of one that was taken in, the law says
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 // The controller starts before the policies: it is not ready, and takes in what was
 // there once they are installed.

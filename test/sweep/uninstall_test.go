@@ -6,10 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/distlock-dev/distlock/api/v1alpha1"
 	"github.com/distlock-dev/distlock/controllers"
 	"github.com/distlock-dev/distlock/test/env"
 )
@@ -95,17 +98,29 @@ func (r *requests) untilAsked(t *testing.T, why string) {
 func (s stage) startInProcess() *requests {
 	s.t.Helper()
 	r := &requests{asked: make(chan struct{}, 1), wrote: make(chan string, 100)}
+	s.startWith(func(rt http.RoundTripper) http.RoundTripper { r.next = rt; return r })
+	return r
+}
+
+// startWith runs the controller, with a network of the test's making.
+func (s stage) startWith(network func(http.RoundTripper) http.RoundTripper) {
+	s.t.Helper()
 	cfg, err := s.ControllerConfig(s.t.Context())
 	must(s.t, err)
-	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { r.next = rt; return r })
+	cfg.Wrap(network)
 	controller := controllers.New(clock.RealClock{})
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: env.Scheme(), Cache: controller.CacheOptions(), Client: controllers.ClientOptions(),
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	must(s.t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(s.t.Context()))
 	must(s.t, controller.SetupWithManager(ctx, mgr))
+	_, err = controller.WatchPolicies(ctx, mgr, &corev1.ObjectReference{
+		APIVersion: "v1", Kind: "ServiceAccount", Namespace: v1alpha1.ControllerNamespace, Name: v1alpha1.ControllerServiceAccount,
+	})
+	must(s.t, err)
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
 	s.t.Cleanup(func() {
@@ -114,5 +129,4 @@ func (s stage) startInProcess() *requests {
 			s.t.Errorf("controller: %v", err)
 		}
 	})
-	return r
 }
