@@ -238,7 +238,7 @@ func (w *world) checkDecision(t *rapid.T, before protocol.State, o protocol.Obse
 	for _, h := range before.Status.Holders {
 		f := o.Holds[h.Owner]
 		silent := h.LeaseDurationSeconds != nil && f.Unchanged >= 16500*time.Millisecond && !f.Claimed
-		if !f.Ended && !silent {
+		if (!f.Ended || f.Claimed) && !silent {
 			rest.Holders = append(rest.Holders, h)
 		}
 	}
