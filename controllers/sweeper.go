@@ -83,7 +83,16 @@ func (s *sweeper) step(ctx context.Context) time.Duration {
 	if left := s.due.Sub(now); left > 0 {
 		return left
 	}
-	found, err := s.r.takeInAll(ctx)
+	jobs, err := s.r.ungatedJobs(ctx)
+	if err != nil {
+		return s.failed(ctx, err)
+	}
+	// At start they have been in effect for long, as a rule, and a failover is not
+	// to last longer.
+	if !s.late || s.swept > 0 {
+		s.setOpen(true)
+	}
+	found, err := s.r.takeInAll(ctx, jobs)
 	if err != nil {
 		return s.failed(ctx, err)
 	}
@@ -96,11 +105,6 @@ func (s *sweeper) ended(found int) time.Duration {
 	s.setFailure(nil)
 	s.pause = 0
 	s.swept++
-	// At start they have been in effect for long, as a rule, and a failover is not
-	// to last longer.
-	if !s.late || s.swept > 1 {
-		s.setOpen(true)
-	}
 	if s.swept > len(settle) && found == 0 {
 		s.due = time.Time{}
 		return 0

@@ -1,129 +1,148 @@
 package controllers
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
 )
 
-// chunk is how many objects' metadata a sweep reads at once.
+// chunk is how many objects a sweep reads at once.
 const chunk = 500
 
 // +kubebuilder:rbac:groups=batch,resources=cronjobs,verbs=list;patch
 
-// takeInAll takes in the annotated CronJobs and Jobs that the policies missed, and
-// returns how many it found. The CronJobs come first: the Jobs that they create
-// from then on are gated.
-func (r *Reconciler) takeInAll(ctx context.Context) (found int, err error) {
-	err = r.eachAnnotated(ctx, "CronJobList", func(m *metav1.PartialObjectMetadata) error {
-		n, err := r.takeInCronJob(ctx, m)
+// takeInAll takes in the annotated Jobs and CronJobs that the policies missed, and
+// returns how many it found. What cannot be written to keeps nothing else from it.
+func (r *Reconciler) takeInAll(ctx context.Context, jobs []*batchv1.Job) (found int, err error) {
+	took := func(o client.Object, n int, err error) {
 		found += n
-		return err
-	})
-	if err != nil {
-		return found, err
-	}
-	jobs, err := r.ungatedJobs(ctx)
-	if err != nil {
-		return found, err
+		if err != nil && ctx.Err() == nil {
+			found++
+			ctrl.LoggerFrom(ctx).WithName("sweep").Error(err, "taking in", "kind", kindOf(o), "namespace", o.GetNamespace(), "name", o.GetName())
+			r.tellNotTakenIn(o, fmt.Errorf("%w; it is tried again", err))
+		}
 	}
 	for _, job := range jobs {
 		n, err := r.takeInJob(ctx, job)
-		found += n
-		if err != nil {
-			return found, err
-		}
+		took(job, n, err)
 	}
-	return found, nil
+	err = r.eachAnnotated(ctx, &batchv1.CronJobList{}, func(o runtime.Object) {
+		if cron := o.(*batchv1.CronJob); !inOrder(cron) {
+			n, err := r.takeInCronJob(ctx, cron)
+			took(cron, n, err)
+		}
+	})
+	return found, err
 }
 
-// eachAnnotated calls f for the metadata of all objects of a kind that name a
-// lock. It reads at the API server and in chunks: a cache of all Jobs would cost
-// memory for each that wants no lock.
-func (r *Reconciler) eachAnnotated(ctx context.Context, listKind string, f func(*metav1.PartialObjectMetadata) error) error {
+func kindOf(o client.Object) string {
+	if _, ok := o.(*batchv1.CronJob); ok {
+		return "CronJob"
+	}
+	return "Job"
+}
+
+// eachAnnotated calls f for all objects of a kind that name a lock. It reads at the
+// API server and in chunks: a cache of all Jobs would cost memory for each that
+// wants no lock.
+func (r *Reconciler) eachAnnotated(ctx context.Context, empty client.ObjectList, f func(runtime.Object)) error {
 	for next := ""; ; {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(batchv1.SchemeGroupVersion.WithKind(listKind))
+		list := empty.DeepCopyObject().(client.ObjectList)
 		if err := r.Live.List(ctx, list, client.Limit(chunk), client.Continue(next)); err != nil {
-			return fmt.Errorf("listing all of %s: %w", listKind, err)
+			return fmt.Errorf("listing all Jobs and CronJobs: %w", err)
 		}
-		for i := range list.Items {
-			if m := &list.Items[i]; m.DeletionTimestamp == nil && lockAnnotation(m) != "" {
-				if err := f(m); err != nil {
-					return err
-				}
+		err := meta.EachListItem(list, func(o runtime.Object) error {
+			if m := o.(client.Object); m.GetDeletionTimestamp() == nil && lockAnnotation(m) != "" {
+				f(o)
 			}
-		}
-		if next = list.Continue; next == "" {
 			return nil
+		})
+		if next = list.GetContinue(); err != nil || next == "" {
+			return err
 		}
 	}
+}
+
+// inOrder reports whether a CronJob is as distlock-gate-cronjobs and
+// distlock-check-cronjobs leave it.
+func inOrder(cron *batchv1.CronJob) bool {
+	for _, key := range []string{v1alpha1.LockAnnotation, v1alpha1.ModeAnnotation, v1alpha1.PermitsAnnotation} {
+		if v, ok := cron.Annotations[key]; ok && cron.Spec.JobTemplate.Annotations[key] != v {
+			return false
+		}
+	}
+	return cron.Spec.ConcurrencyPolicy != batchv1.ReplaceConcurrent
 }
 
 // takeInCronJob writes to a CronJob without changing anything: distlock-gate-cronjobs
 // then hands its annotations down, as it does when a user applies it, and the
-// checks refuse what they refuse then. Where the annotations are in place already,
-// the API server stores nothing.
-func (r *Reconciler) takeInCronJob(ctx context.Context, m *metav1.PartialObjectMetadata) (found int, err error) {
-	cron := &batchv1.CronJob{ObjectMeta: m.ObjectMeta}
-	err = r.Client.Patch(ctx, cron, client.RawPatch(types.MergePatchType, []byte("{}")), client.DisableReadYourWritesConsistency)
+// checks refuse what they refuse then.
+func (r *Reconciler) takeInCronJob(ctx context.Context, cron *batchv1.CronJob) (found int, err error) {
+	now := cron.DeepCopy()
+	err = r.Client.Patch(ctx, now, client.RawPatch(types.MergePatchType, []byte("{}")), client.DisableReadYourWritesConsistency)
 	switch {
 	case apierrors.IsNotFound(err):
 		return 0, nil
 	case apierrors.IsInvalid(err) || apierrors.IsForbidden(err):
-		r.tellNotTakenIn(&batchv1.CronJob{ObjectMeta: m.ObjectMeta}, err)
+		r.tellNotTakenIn(cron, err)
 		return 0, nil
 	case err != nil:
-		return 0, fmt.Errorf("taking in CronJob %s/%s: %w", m.Namespace, m.Name, err)
+		return 0, err
 	}
-	if lockAnnotation(cron) != cron.Spec.JobTemplate.Annotations[v1alpha1.LockAnnotation] {
+	if !inOrder(now) {
 		return 1, nil // the policy is not in effect yet
 	}
-	if cron.Generation == m.Generation {
-		return 0, nil
-	}
-	r.Events.Eventf(cron, nil, corev1.EventTypeWarning, eventTakenIn, "Gate",
-		"Was annotated while DistLock's policies were not in effect; from now on its Jobs take DistLock %s", lockAnnotation(cron))
+	r.Events.Eventf(now, nil, corev1.EventTypeWarning, eventTakenIn, "Gate",
+		"Was annotated while DistLock's policies were not in effect; from now on its Jobs take DistLock %s", lockAnnotation(now))
 	return 1, nil
 }
 
 // ungatedJobs are the annotated Jobs that the gate missed and that are not
-// finished. Those that may have pods come first: a Job that waits is granted the
-// lock as soon as it is known, and by then those in its way must be known too.
-func (r *Reconciler) ungatedJobs(ctx context.Context) ([]*batchv1.Job, error) {
-	var jobs []*batchv1.Job
-	err := r.eachAnnotated(ctx, "JobList", func(m *metav1.PartialObjectMetadata) error {
+// finished. Those that may have pods are in line when it returns, so that nobody is
+// granted their lock beside them.
+func (r *Reconciler) ungatedJobs(ctx context.Context) (jobs []*batchv1.Job, err error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(batchv1.SchemeGroupVersion.WithKind("JobList"))
+	var errs []error
+	err = r.eachAnnotated(ctx, list, func(o runtime.Object) {
+		m := o.(*metav1.PartialObjectMetadata)
 		if m.Labels[v1alpha1.GatedLabel] == "true" {
-			return nil
+			return
 		}
 		job, err := r.liveJob(ctx, &v1alpha1.ObjectRef{Name: m.Name, UID: m.UID}, m.Namespace)
-		if err == nil && job != nil && factsOf(job).waits() && factsOf(job).lock != "" {
-			jobs = append(jobs, job)
+		errs = append(errs, err)
+		if job == nil {
+			return
 		}
-		return err
+		f := factsOf(job)
+		if !f.waits() || f.lock == "" {
+			return
+		}
+		if refused := refusedByCheck(job); refused != nil {
+			r.tellNotTakenIn(job, refused)
+			return
+		}
+		if f.mayRun() {
+			r.askers.put(lockOfJob(job), askerOfJob(job, f))
+		}
+		jobs = append(jobs, job)
 	})
-	rank := func(job *batchv1.Job) int {
-		if factsOf(job).mayRun() {
-			return 0
-		}
-		return 1
-	}
-	slices.SortStableFunc(jobs, func(a, b *batchv1.Job) int { return cmp.Compare(rank(a), rank(b)) })
-	return jobs, err
+	return jobs, errors.Join(append(errs, err)...)
 }
 
 // takeInJob puts a Job behind its lock: with the label it comes into the cache, and
@@ -132,10 +151,6 @@ func (r *Reconciler) ungatedJobs(ctx context.Context) ([]*batchv1.Job, error) {
 // could be before it has started, and then nothing would say later that no pod is
 // under way. What the gate does to the pod template can no longer be done.
 func (r *Reconciler) takeInJob(ctx context.Context, job *batchv1.Job) (found int, err error) {
-	if err := refusedByCheck(job); err != nil {
-		r.tellNotTakenIn(job, err)
-		return 0, nil
-	}
 	ops := jobPatch{
 		{"test", "/metadata/uid", job.UID},
 		{"test", "/metadata/annotations", job.Annotations},
@@ -158,7 +173,6 @@ func (r *Reconciler) takeInJob(ctx context.Context, job *batchv1.Job) (found int
 	case err != nil:
 		return 0, err
 	}
-	// Before Reconcile goes on; the watch may lag.
 	r.askers.put(lockOfJob(job), askerOfJob(taken, factsOf(taken)))
 	r.Events.Eventf(job, nil, corev1.EventTypeWarning, eventTakenIn, "Gate",
 		"Was created while DistLock's policies were not in effect. From now on it is behind DistLock %s: if it runs, it is suspended and waits its turn. Its pods have no %s and no %s: to give them a token, delete the Job and create it anew",

@@ -2,6 +2,7 @@ package sweep
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -138,22 +139,25 @@ func TestFault37NobodyIsGrantedALockDuringTheSweep(t *testing.T) {
 	s.restorePolicies()
 	gated := s.worker("gated", "ledger")
 
-	granted := make(chan struct{})
+	done := make(chan struct{})
 	s.startWith(func(next http.RoundTripper) http.RoundTripper {
 		var first, once sync.Once
 		return roundTripper(func(req *http.Request) (*http.Response, error) {
 			if req.Method == http.MethodPatch && strings.HasSuffix(req.URL.Path, "/jobs/ungated") {
 				first.Do(func() { // it is taken in
 					select { // slow, but not for ever
-					case <-granted:
+					case <-done:
 						t.Error("the lock was granted during the sweep, beside the pod of a Job that it had not come to yet")
 					case <-time.After(3 * time.Second):
 					}
 				})
 			}
 			resp, err := next.RoundTrip(req)
-			if req.Method == http.MethodPut && strings.HasSuffix(req.URL.Path, "/ledger/status") {
-				once.Do(func() { close(granted) })
+			if err == nil && req.Method == http.MethodPut && strings.HasSuffix(req.URL.Path, "/ledger/status") {
+				var l v1alpha1.DistLock
+				if body, err := req.GetBody(); err == nil && json.NewDecoder(body).Decode(&l) == nil && granted(&l, gated) {
+					once.Do(func() { close(done) })
+				}
 			}
 			return resp, err
 		})
@@ -166,6 +170,40 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// One Job and one CronJob that nobody can write to hold up no other lock, and no
+// other's being taken in; they are not forgotten.
+func TestFault37OneThatCannotBeTakenInHoldsUpItsOwnLockAlone(t *testing.T) {
+	s := newStage(t, shared)
+	s.deletePolicies()
+	s.lock("ledger")
+	s.lock("other")
+	unwritable := map[string]string{"example.com/webhook": "down"}
+	ungated := s.worker("ungated", "ledger", func(j *batchv1.Job) { j.Labels = unwritable })
+	cron := s.cron("a", "ledger", func(c *batchv1.CronJob) { c.Labels = unwritable })
+	later := s.cron("z", "ledger")
+	s.worker("z", "third", paused)
+	s.job("ungated", "running", running)
+	s.restorePolicies()
+	webhook := s.webhookThatIsDown(unwritable)
+	gated, elsewhere := s.worker("gated", "ledger"), s.worker("elsewhere", "other")
+
+	m := s.startManager()
+	s.heldBy("other", elsewhere)
+	m.untilReady()
+	s.job("z", "taken in", takenIn)
+	until(s, later, "handed down", handedDown)
+	s.untilEvent(s.ns, "Job", "ungated", "NotTakenIn", "is tried again")
+	s.untilEvent(s.ns, "CronJob", "a", "NotTakenIn", "is tried again")
+	s.untilEvent(s.ns, "Job", "gated", "WaitingForLock", "ungated")
+
+	must(t, s.Client().Delete(t.Context(), webhook))
+	s.job("ungated", "taken in", takenIn)
+	until(s, cron, "handed down", handedDown)
+	s.heldBy("ledger", gated)
+	s.end(gated)
+	s.heldBy("ledger", ungated)
+}
 
 // The controller starts before the policies: it is not ready, and takes in what was
 // there once they are installed.

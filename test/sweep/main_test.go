@@ -17,10 +17,12 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -164,6 +166,43 @@ func complete(j *batchv1.Job) bool {
 func (s stage) end(j *batchv1.Job) {
 	s.t.Helper()
 	must(s.t, s.Client().Delete(s.t.Context(), j, client.PropagationPolicy(metav1.DeletePropagationForeground)))
+}
+
+// webhookThatIsDown has the API server refuse each write to a Job or CronJob of the
+// namespace with those labels, as long as the webhook does not answer.
+func (s stage) webhookThatIsDown(labels map[string]string) client.Object {
+	s.t.Helper()
+	w := &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "down-" + s.ns},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name:                    "down.example.com",
+			ClientConfig:            admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://127.0.0.1:1/")},
+			FailurePolicy:           ptr.To(admissionregistrationv1.Fail),
+			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
+			AdmissionReviewVersions: []string{"v1"},
+			NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: s.ns}},
+			ObjectSelector:          &metav1.LabelSelector{MatchLabels: labels},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{"batch"}, APIVersions: []string{"v1"}, Resources: []string{"jobs", "cronjobs"}},
+			}},
+		}},
+	}
+	s.create(w)
+	s.t.Cleanup(func() {
+		if err := s.Client().Delete(context.WithoutCancel(s.t.Context()), w); client.IgnoreNotFound(err) != nil {
+			s.t.Error(err)
+		}
+	})
+	probe := s.cron("probe", "", func(c *batchv1.CronJob) { c.Annotations, c.Labels = nil, labels })
+	err := wait.PollUntilContextTimeout(s.t.Context(), 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		err := s.Client().Patch(ctx, probe.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"probe":"`+time.Now().Format(time.RFC3339Nano)+`"}}}`)))
+		return err != nil && strings.Contains(err.Error(), "down.example.com"), nil
+	})
+	if err != nil {
+		s.t.Fatalf("the webhook is not asked: %v", err)
+	}
+	return w
 }
 
 // untilEvent waits for an event about an object.
