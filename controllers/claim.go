@@ -13,8 +13,6 @@ import (
 	"github.com/distlock-dev/distlock/internal/protocol"
 )
 
-func claimOwner(c *v1alpha1.LockClaim) string { return "claim/" + string(c.UID) }
-
 func claimRef(c *v1alpha1.LockClaim) *v1alpha1.ObjectRef {
 	return &v1alpha1.ObjectRef{APIVersion: v1alpha1.GroupVersion.String(), Kind: "LockClaim", Name: c.Name, UID: c.UID}
 }
@@ -28,7 +26,7 @@ func claimWaits(c *v1alpha1.LockClaim) bool {
 // claimRequest is what a claim asks for.
 func claimRequest(c *v1alpha1.LockClaim, spec v1alpha1.DistLockSpec, seen int64) protocol.Request {
 	return protocol.Request{
-		Waiter: protocol.NewWaiter(spec, claimOwner(c), c.Spec.Mode, c.Spec.Permits, c.Spec.LeaseDurationSeconds, claimRef(c)),
+		Waiter: protocol.NewWaiter(spec, protocol.ClaimOwner(c.UID), c.Spec.Mode, c.Spec.Permits, c.Spec.LeaseDurationSeconds, claimRef(c)),
 		Since:  c.CreationTimestamp.Time,
 		Seen:   seen,
 	}
@@ -93,7 +91,7 @@ func claimIsLost(c *v1alpha1.LockClaim, lock *v1alpha1.DistLock) bool {
 	if token == 0 || lock.Status.FencingToken < token {
 		return false
 	}
-	h, holds := protocol.State{Status: lock.Status}.Hold(claimOwner(c))
+	h, holds := protocol.State{Status: lock.Status}.Hold(protocol.ClaimOwner(c.UID))
 	return !holds || h.FencingToken != token
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
 )
@@ -96,3 +97,9 @@ func NewWaiter(spec v1alpha1.DistLockSpec, owner string, mode *v1alpha1.Mode, pe
 	}
 	return w
 }
+
+// ClaimOwner is the owner of a LockClaim's hold, and of its place in the queue.
+func ClaimOwner(claim types.UID) string { return "claim/" + string(claim) }
+
+// Leave takes a request out of the stored queue that waits no more.
+func (s State) Leave(owner string) State { return s.dequeue(owner) }
