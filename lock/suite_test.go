@@ -209,3 +209,9 @@ func read(t *testing.T, l *v1alpha1.DistLock) *v1alpha1.DistLock {
 func listFrom(version string) *metav1.ListOptions {
 	return &metav1.ListOptions{ResourceVersion: version}
 }
+
+// unreachable is a network on which nothing arrives.
+func unreachable(_ http.RoundTripper, req *http.Request) (*http.Response, error) {
+	<-req.Context().Done()
+	return nil, req.Context().Err()
+}
