@@ -88,6 +88,7 @@ func choose(only string) ([]string, error) {
 
 func run(ctx context.Context, n int, phases []string, asJSON bool, dir string) error {
 	r := report{loadBefore: load()}
+	var failed error
 	for _, phase := range phases {
 		in := dir
 		if in != "" {
@@ -95,14 +96,15 @@ func run(ctx context.Context, n int, phases []string, asJSON bool, dir string) e
 		}
 		_, _ = fmt.Fprintf(os.Stderr, "bench: %s\n", phase)
 		if err := onStage(ctx, in, func(ctx context.Context, s *stage) error { return r.add(ctx, s, phase, n) }); err != nil {
-			return fmt.Errorf("%s: %w", phase, err)
+			failed = fmt.Errorf("%s: %w", phase, err)
+			break // what was measured before is printed all the same
 		}
 	}
 	r.loadAfter = load()
 	if asJSON {
-		return r.printJSON(os.Stdout)
+		return errors.Join(failed, r.printJSON(os.Stdout))
 	}
-	return r.printTable(os.Stdout)
+	return errors.Join(failed, r.printTable(os.Stdout))
 }
 
 // onStage measures something on a stage of its own.
