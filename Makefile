@@ -99,6 +99,10 @@ verify: generate manifests install-yaml ## Fail when generated files or go.mod a
 promtool: ## Get promtool, for the tests of the alerts, from Debian's package; into bin/.
 	@hack/promtool.sh
 
+.PHONY: databases
+databases: ## Get PostgreSQL and MariaDB, for the tests of fences, from Debian's packages; into bin/databases.
+	@hack/databases.sh
+
 .PHONY: vuln
 vuln: $(GOVULNCHECK) ## Report known vulnerabilities that the code reaches.
 	$(GOVULNCHECK) ./...

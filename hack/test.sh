@@ -20,12 +20,24 @@ if [[ ! -x bin/promtool ]] && ! command -v promtool >/dev/null; then
   echo "test: no promtool (make promtool), so the alerts are not tested" >&2
 fi
 
+# databases tests fences on real databases, and says which were there.
+databases() (
+  cd test/fence
+  go vet ./...
+  if ! out=$(go test -count 1 -v . 2>&1); then
+    echo "$out"
+    return 1
+  fi
+  grep -E '^(--- |ok)|SKIPPED' <<<"$out"
+)
+
 echo "test: compiling" >&2
 go build $race ./... # all packages at once; go test -p 1 would compile one after the other
 echo "test: running on the control plane in $KUBEBUILDER_ASSETS" >&2
 report=$(mktemp)
 trap 'rm -f "$report"' EXIT
 (cd test/bench && go vet ./... && go test ./...) # a module of its own
+databases # another
 if go test $race -p 1 -count 1 -timeout 30m "$@" ./... | grep -v --line-buffered 'no test files' | tee "$report"; then
   echo "test: PASS: $(grep -c '^ok' "$report") packages in $((SECONDS - begun)) s"
 else

@@ -30,6 +30,16 @@ const (
 	RevokedTokenAnnotation = "distlock.dev/revoked-token" //nolint:gosec // the name of an annotation
 )
 
+// Marks of objects that are fenced (package fence).
+const (
+	// FenceAnnotation is the greatest fencing token, in decimal, that an object
+	// was written with.
+	FenceAnnotation = "fence.distlock.dev/token"
+	// FencedLabel is "true" on the objects whose token the policy in
+	// config/fence guards.
+	FencedLabel = "fence.distlock.dev/fenced"
+)
+
 // Environment of every container of a gated Job.
 const (
 	// LockNameEnv is the name of the lock the Job holds.

@@ -19,11 +19,15 @@ type Process struct {
 	done chan struct{}
 }
 
-// Start starts cmd. Its SysProcAttr and Cancel belong to this package; its output
-// should go to files, since with pipes Done also waits for grandchildren.
+// Start starts cmd. Its SysProcAttr may name who runs it (Credential); the rest of
+// that and Cancel belong to this package. Its output should go to files, since with
+// pipes Done also waits for grandchildren.
 func Start(cmd *exec.Cmd) (*Process, error) {
 	p := &Process{cmd: cmd, done: make(chan struct{})}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
 	dieWithParent(cmd.SysProcAttr)
 	started := make(chan error)
 	go func() {
