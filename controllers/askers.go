@@ -37,6 +37,9 @@ type asker struct {
 	// ended: it has had the lock, and wants it no more; what it says of itself
 	// may lag.
 	ended bool
+	// suspended: a Job that has pods no more, or soon: if it had ended, it is
+	// finished, and else waits again.
+	suspended bool
 }
 
 func (a asker) ref() *v1alpha1.ObjectRef {
@@ -91,7 +94,7 @@ func (s *askers) put(lock types.NamespacedName, a asker) {
 			return
 		}
 		l.take(was)
-		a.seen, a.unsettled, a.strayed, a.ended = was.seen, was.unsettled, was.strayed, was.ended
+		a.seen, a.unsettled, a.strayed, a.ended = was.seen, was.unsettled, was.strayed, was.ended && !a.suspended
 	}
 	l.set(a)
 }

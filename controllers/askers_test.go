@@ -109,3 +109,15 @@ func TestALockThatNobodyNamesLeavesNothingBehind(t *testing.T) {
 		t.Errorf("left: %v", s.locks)
 	}
 }
+
+func TestAJobThatHadEndedAndIsSuspendedAfterThatWaitsAgain(t *testing.T) {
+	s := lineOf(waiter("a", 1, 1), waiter("b", 2, 2))
+	s.note(nightly, "a", func(a *asker) { a.ended = true })
+	wantLine(t, s, "b")
+	s.put(nightly, waiter("a", 1, 3)) // what it says of itself lags
+	wantLine(t, s, "b")
+	again := waiter("a", 5, 4)
+	again.suspended = true
+	s.put(nightly, again)
+	wantLine(t, s, "b", "a")
+}

@@ -117,9 +117,10 @@ func (r *Reconciler) findClaim(ctx context.Context, g *gathered, ref *v1alpha1.O
 }
 
 // hasSucceeded reports whether a Job that one pod's success completes has had it.
-// The Job controller says Complete up to a second later.
+// The Job controller says Complete up to a second later. Not so once the Job is
+// suspended: it does not count the pods that it then deletes, however they end.
 func (r *Reconciler) hasSucceeded(ctx context.Context, job *batchv1.Job, f jobFacts) (bool, error) {
-	if !f.single || f.succeeded || f.token == "" {
+	if !f.single || f.succeeded || f.suspended || f.token == "" {
 		return f.single && f.succeeded, nil
 	}
 	var pods corev1.PodList
@@ -132,7 +133,7 @@ func (r *Reconciler) hasSucceeded(ctx context.Context, job *batchv1.Job, f jobFa
 
 // hasSucceededLive is hasSucceeded by a LIST at the API server.
 func (r *Reconciler) hasSucceededLive(ctx context.Context, job *batchv1.Job) (bool, error) {
-	if f := factsOf(job); !f.single || f.succeeded {
+	if f := factsOf(job); !f.single || f.succeeded || f.suspended {
 		return f.single && f.succeeded, nil
 	}
 	pods, err := r.podsOf(ctx, job.Namespace, job.UID, fields.OneTermEqualSelector("status.phase", string(corev1.PodSucceeded)))

@@ -76,3 +76,24 @@ func internalError(req *http.Request) *http.Response {
 		Request: req, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)),
 	}
 }
+
+// The soak found it: the Job controller does not count a pod that it deletes because
+// its Job is suspended, also when that ends well.
+func TestAPodThatEndsWellWhileItsRevokedJobIsStoppedDoesNotEndTheJob(t *testing.T) {
+	ns := namespace(t)
+	startController(t, ns)
+	lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
+	a := jobOn(t, ns, "a", "nightly")
+	pod := podOf(t, untilStarted(t, ns, "a"))
+	b := jobOn(t, ns, "b", "nightly")
+	untilQueued(t, ns, "nightly", 1)
+	revoke(t, ns, "nightly", ownerOf(a))
+	until(t, pod, &corev1.PodList{}, "being deleted", func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	setPhase(t, pod, corev1.PodSucceeded)
+	untilLock(t, ns, "nightly", "held by b", heldBy(b))
+	must(t, admin.Delete(t.Context(), pod, client.GracePeriodSeconds(0)))
+	setPhase(t, podOf(t, b), corev1.PodSucceeded)
+	untilLock(t, ns, "nightly", "held by a again", heldBy(a))
+	setPhase(t, podOf(t, untilStarted(t, ns, "a")), corev1.PodSucceeded)
+	untilFree(t, ns, "nightly")
+}

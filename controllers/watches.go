@@ -143,8 +143,9 @@ func lockOfJob(job *batchv1.Job) types.NamespacedName {
 func askerOfJob(job *batchv1.Job, f jobFacts) asker {
 	return asker{
 		kind: kindJob, uid: job.UID, name: job.Name, since: queuedSince(job, f), version: versionOf(job),
-		waits:   f.waits(),
-		watched: f.mayRun(),
+		waits:     f.waits(),
+		watched:   f.mayRun(),
+		suspended: f.suspended,
 	}
 }
 
