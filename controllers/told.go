@@ -75,24 +75,31 @@ func (r *Reconciler) recall(ctx context.Context, namespace string) {
 	if !r.told.firstOf(namespace) {
 		return
 	}
-	last := map[types.UID]*eventsv1.Event{}
-	page := &eventsv1.EventList{}
-	for {
-		if err := r.Live.List(ctx, page, client.InNamespace(namespace), client.Limit(500), client.Continue(page.Continue),
+	last := map[types.UID]eventSeen{}
+	for next := ""; ; {
+		page := &eventsv1.EventList{} // each page is let go
+		if err := r.Live.List(ctx, page, client.InNamespace(namespace), client.Limit(500), client.Continue(next),
 			client.MatchingFields{"reportingController": v1alpha1.ControllerServiceAccount, "regarding.kind": "Job"}); err != nil {
 			log.FromContext(ctx).Error(fmt.Errorf("listing the events in %s: %w", namespace, err), "Jobs that wait may be told so again")
 			break
 		}
-		for i, e := range page.Items {
-			if was := last[e.Regarding.UID]; was == nil || versionOf(was) < versionOf(&e) {
-				last[e.Regarding.UID] = &page.Items[i]
+		for i := range page.Items {
+			e := &page.Items[i]
+			if version := versionOf(e); last[e.Regarding.UID].version < version {
+				last[e.Regarding.UID] = eventSeen{version, e.Reason}
 			}
 		}
-		if page.Continue == "" {
+		if next = page.Continue; next == "" {
 			break
 		}
 	}
 	for uid, e := range last {
-		r.told.recalls(uid, e.Reason)
+		r.told.recalls(uid, e.reason)
 	}
+}
+
+// eventSeen is what counts of an event.
+type eventSeen struct {
+	version int64
+	reason  string
 }
