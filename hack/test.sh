@@ -38,6 +38,7 @@ report=$(mktemp)
 trap 'rm -f "$report"' EXIT
 (cd test/bench && go vet ./... && go test ./...) # a module of its own
 databases # another
+(cd examples && go vet ./... && go test -count 1 ./...) # and another
 if go test $race -p 1 -count 1 -timeout 30m "$@" ./... | grep -v --line-buffered 'no test files' | tee "$report"; then
   echo "test: PASS: $(grep -c '^ok' "$report") packages in $((SECONDS - begun)) s"
 else
