@@ -11,7 +11,7 @@ import (
 
 // The work of the examples.
 var (
-	ctx  = context.Background() //nolint:usetesting // of the examples
+	ctx  = context.Background()
 	book = func(context.Context, int64) error { return nil }
 )
 
@@ -22,7 +22,7 @@ func ExampleClient_Do() { //nolint:testableexamples // needs a cluster
 		if err != nil {
 			return err
 		}
-		defer locks.Close(ctx)
+		defer locks.Close(ctx) //nolint:errcheck // it is as in the README
 		return locks.Do(ctx, "ledger", func(ctx context.Context, h *lock.Hold) error {
 			return book(ctx, h.Token()) // ctx ends when the hold is lost; the token is for the database
 		}, lock.Wait(time.Minute))
@@ -54,7 +54,7 @@ func ExamplePermits() { //nolint:testableexamples // needs a cluster
 		if err != nil {
 			return err
 		}
-		defer h.Release(ctx)
+		defer h.Release(ctx) //nolint:errcheck // the lease ends by itself
 		<-h.Context().Done()
 		return context.Cause(h.Context()) // ErrLost or ErrRevoked
 	}
