@@ -20,13 +20,15 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...Option) (*
 	if err != nil {
 		return nil, err
 	}
-	return a.end(ctx, a.try(ctx))
+	return a.end(ctx, ctx, a.try(ctx))
 }
 
 // Acquire waits its turn, first come first served, until it has the lock, ctx ends
-// or Wait is over; then it leaves the queue. A free lock costs one write. The error
-// tells which: ErrHeld (a *HeldError) with ctx's error, ErrNoLock, or another one of
-// the API server's.
+// or Wait is over; then it leaves the queue, which takes up to ten seconds where the
+// API server does not answer, and goes on in the background. A free lock costs one
+// write. The error tells which: ErrHeld (a *HeldError) with ctx's error, ErrNoLock, or
+// another one of the API server's. A hold that is lost or revoked before this process
+// saw it is none: it waits again.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Hold, error) {
 	a, err := c.request(name, opts)
 	if err != nil {
@@ -43,11 +45,12 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...Option) (*Hol
 		if errors.Is(err, ErrHeld) {
 			err = a.wait(bounded)
 		}
-		h, err := a.end(ctx, err)
-		if !errors.Is(err, ErrLost) || bounded.Err() != nil {
+		h, err := a.end(ctx, bounded, err)
+		gone := errors.Is(err, ErrLost) || errors.Is(err, ErrRevoked)
+		if !gone || bounded.Err() != nil {
 			return h, err
 		}
-		a.again() // it came, and was over before this process saw it
+		a.again()
 	}
 }
 
@@ -73,18 +76,21 @@ type acquisition struct {
 }
 
 // end makes a Hold of what was acquired, or else sees to it that nothing of the
-// request is left.
-func (a *acquisition) end(ctx context.Context, err error) (*Hold, error) {
+// request is left. bounded is ctx, or ends before it.
+func (a *acquisition) end(ctx, bounded context.Context, err error) (*Hold, error) {
 	if err == nil {
 		var h *Hold
-		if h, err = newHold(ctx, a); err == nil {
+		if h, err = newHold(bounded, a); err == nil {
 			return h, nil
 		}
 	}
 	if a.claimName != "" || a.unclear || a.held != nil {
 		a.persist(ctx, a.leave)
 	}
-	return nil, a.explain(ctx, err)
+	if a.claimName != "" && a.claim == nil {
+		a.inBackground(ctx, a.open, a.leaveLate)
+	}
+	return nil, a.explain(ctx, bounded, err)
 }
 
 // again makes a new request of it.
@@ -94,12 +100,12 @@ func (a *acquisition) again() {
 }
 
 // explain makes a *HeldError of the end of a wait.
-func (a *acquisition) explain(ctx context.Context, err error) error {
-	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+func (a *acquisition) explain(ctx, bounded context.Context, err error) error {
+	ended := bounded.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 	switch {
 	case ended && a.seen != nil:
 		return errors.Join(a.whyNot(), err)
-	case ended && ctx.Err() == nil && !errors.Is(err, ErrHeld): // Wait is over, and nothing was seen
+	case ended && ctx.Err() == nil: // Wait is over, and nothing was seen
 		return fmt.Errorf("%w or could not be reached: %w", ErrHeld, err)
 	}
 	return err
@@ -155,6 +161,7 @@ func (a *acquisition) tryLive(ctx context.Context, after instant) error {
 // waited for, but only by those that wait anyway: a write that may have been stored
 // is theirs too.
 func (a *acquisition) read(ctx context.Context, after instant) (*v1alpha1.DistLock, instant, error) {
+	var no refusals
 	for pauses := retryPauses(); ; pause(ctx, pauses.Step()) {
 		lock, sent, err := a.view.read(ctx, after)
 		switch {
@@ -164,10 +171,12 @@ func (a *acquisition) read(ctx context.Context, after instant) (*v1alpha1.DistLo
 			return nil, instant{}, noLock(a.namespace, a.name)
 		case ctx.Err() != nil:
 			return nil, instant{}, ctx.Err()
-		case refused(err), a.claim == nil && !a.unclear:
+		case a.claim == nil && refused(err), no.final(err, a.now()):
 			return nil, instant{}, err
-		case a.claim == nil && a.now().elapsed(a.counted) > a.lease(a.seen.Spec):
-			return nil, instant{}, err // what may have been stored is worth nothing by now
+		case a.claim == nil && !a.unclear:
+			return nil, instant{}, fmt.Errorf("%w: %w", errNoAnswer, err)
+		case a.claim == nil && a.now().elapsed(a.counted) > a.lease(a.seen.Spec): // what may have been stored is worth nothing by now
+			return nil, instant{}, fmt.Errorf("%w: %w", errNoAnswer, err)
 		}
 	}
 }

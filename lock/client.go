@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -31,9 +30,11 @@ type Client struct {
 	asking    *connection
 	watches   *watches
 
-	life context.Context //nolint:containedctx // of the goroutines, which Close ends
-	end  context.CancelFunc
-	work sync.WaitGroup
+	open  context.Context //nolint:containedctx // ends when Close begins
+	close context.CancelFunc
+	life  context.Context //nolint:containedctx // of the goroutines, which Close ends
+	end   context.CancelFunc
+	work  sync.WaitGroup
 
 	mu    sync.Mutex
 	views map[string]*view
@@ -83,21 +84,25 @@ func NewClient(config *rest.Config, opts ...ClientOption) (*Client, error) {
 		return nil, err
 	}
 	c.life, c.end = context.WithCancel(context.Background())
+	c.open, c.close = context.WithCancel(c.life)
 	c.watches = &watches{conn: c.asking, life: c.life, work: &c.work, waiting: map[string]map[*wideWaiter]struct{}{}}
 	return c, nil
 }
 
 // Close releases the holds that are left, within ctx, ends all that the Client does
 // in the background, and closes its connections. What waits in Acquire must have
-// been cancelled before.
+// been cancelled before. Nothing can be acquired after it.
 func (c *Client) Close(ctx context.Context) error {
+	c.close()
 	c.mu.Lock()
 	holds := slices.Collect(maps.Keys(c.holds))
 	c.mu.Unlock()
-	var errs []error
-	for _, h := range holds {
-		errs = append(errs, h.Release(ctx))
+	errs := make([]error, len(holds))
+	var releases sync.WaitGroup
+	for i, h := range holds {
+		releases.Go(func() { errs[i] = h.giveUp(ctx) })
 	}
+	releases.Wait()
 	quiet := make(chan struct{})
 	go func() {
 		c.work.Wait()
@@ -116,8 +121,13 @@ func (c *Client) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+var errClosed = errors.New("the lock.Client is closed")
+
 // request makes an acquisition of a lock under a new owner's name.
 func (c *Client) request(name string, opts []Option) (*acquisition, error) {
+	if c.open.Err() != nil {
+		return nil, errClosed
+	}
 	o, err := optionsOf(opts)
 	if err != nil {
 		return nil, err
@@ -160,28 +170,29 @@ func (c *Client) persist(ctx context.Context, what func(context.Context) error) 
 	timer := time.NewTimer(requestPatience)
 	defer timer.Stop()
 	select {
-	case <-c.inBackground(ctx, what):
+	case <-c.inBackground(ctx, c.life, what):
 	case <-timer.C:
 	}
 }
 
-// inBackground does something until it succeeds or the Client is closed, and closes
-// done then.
-func (c *Client) inBackground(ctx context.Context, what func(context.Context) error) (done <-chan struct{}) {
-	end := make(chan struct{})
+// inBackground does something until it succeeds, is refused for good or life ends, and
+// closes done then.
+func (c *Client) inBackground(ctx, life context.Context, what func(context.Context) error) (done <-chan struct{}) {
+	ended := make(chan struct{})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(c.life, cancel) //nolint:contextcheck // the Client's end ends it, too
+	stop := context.AfterFunc(life, cancel) //nolint:contextcheck // the Client's end ends it, too
 	c.work.Go(func() {
-		defer close(end)
+		defer close(ended)
 		defer cancel()
 		defer stop()
+		var no refusals
 		for pauses := retryPauses(); ctx.Err() == nil; pause(ctx, pauses.Step()) {
-			if err := what(ctx); err == nil || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+			if err := what(ctx); err == nil || no.final(err, c.now()) {
 				return
 			}
 		}
 	})
-	return end
+	return ended
 }
 
 // retryPauses are those between tries at an API server that fails.

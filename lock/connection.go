@@ -2,10 +2,13 @@ package lock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -33,6 +36,8 @@ const (
 type connection struct {
 	dialer *connrotation.Dialer
 	busy   chan struct{} // one for each request that is under way
+	first  chan struct{} // held by the one that goes alone
+	up     atomic.Bool   // something was answered since a connection was opened or closed last
 	locks  *gentype.Client[*v1alpha1.DistLock]
 	claims *gentype.Client[*v1alpha1.LockClaim]
 }
@@ -49,7 +54,8 @@ func connect(config *rest.Config, namespace string) (*connection, error) {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: dialing, KeepAlive: 30 * time.Second}).DialContext
 	}
-	c := &connection{dialer: connrotation.NewDialer(dial), busy: make(chan struct{}, maxRequests)}
+	c := &connection{busy: make(chan struct{}, maxRequests), first: make(chan struct{}, 1)}
+	c.dialer = connrotation.NewDialer(c.watchOver(dial))
 	config.Dial = c.dialer.DialContext // client-go keeps one connection for each dialer
 	config.QPS, config.RateLimiter, config.Timeout = -1, nil, 0
 	config.GroupVersion, config.APIPath = &v1alpha1.GroupVersion, "/apis"
@@ -68,19 +74,83 @@ func connect(config *rest.Config, namespace string) (*connection, error) {
 	return c, nil
 }
 
-// ask sends one request and waits so long for its answer. Where none comes the
-// connection is taken for dead: the next request dials.
+// watchOver notes when a connection comes and goes.
+func (c *connection) watchOver(dial connrotation.DialFunc) connrotation.DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		c.up.Store(false)
+		return &watchedConn{conn, &c.up}, nil
+	}
+}
+
+type watchedConn struct {
+	net.Conn
+	up *atomic.Bool
+}
+
+// Close implements net.Conn.
+func (w *watchedConn) Close() error {
+	w.up.Store(false)
+	return w.Conn.Close()
+}
+
+// turn waits so long until a request may be sent, and returns what to call after it.
+// While no connection is up, they go one at a time: each would dial.
+func (c *connection) turn(ctx context.Context, patience time.Duration) (done func(), err error) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	if err := enter(ctx, c.busy, timer); err != nil {
+		return nil, err
+	}
+	if c.up.Load() {
+		return func() { <-c.busy }, nil
+	}
+	if err := enter(ctx, c.first, timer); err != nil {
+		<-c.busy
+		return nil, err
+	}
+	if c.up.Load() {
+		<-c.first
+		return func() { <-c.busy }, nil
+	}
+	return func() { <-c.first; <-c.busy }, nil
+}
+
+func enter(ctx context.Context, room chan<- struct{}, timer *time.Timer) error {
+	select {
+	case room <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return errNoAnswer
+	}
+}
+
+// answered takes in how a request ended.
+func (c *connection) answered(err error) {
+	if status := apierrors.APIStatus(nil); err == nil || errors.As(err, &status) {
+		c.up.Store(true)
+	}
+}
+
+// ask sends one request, for which it may have to wait its turn so long, and waits as
+// long for its answer. Where none comes the connection is taken for dead: the next
+// request dials.
 func ask[T any](ctx context.Context, c *connection, patience time.Duration, request func(context.Context) (T, error)) (T, error) {
+	done, err := c.turn(ctx, patience)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	defer done()
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	select {
-	case c.busy <- struct{}{}:
-		defer func() { <-c.busy }()
-	case <-bounded.Done():
-		var none T
-		return none, bounded.Err()
-	}
 	answer, err := request(bounded)
+	c.answered(err)
 	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
 		c.dialer.CloseAll()
 	}

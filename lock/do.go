@@ -11,23 +11,30 @@ import (
 // joins f's and the loss, if there was one: what f did may then have been beside
 // another holder. An API server that cannot be reached at the end is no error, since
 // the hold ends with its lease.
-func (c *Client) Do(ctx context.Context, name string, f func(ctx context.Context, h *Hold) error, opts ...Option) (err error) {
+func (c *Client) Do(ctx context.Context, name string, f func(ctx context.Context, h *Hold) error, opts ...Option) error {
 	h, err := c.Acquire(ctx, name, opts...)
 	if err != nil {
 		return err
 	}
+	lost, err := h.do(ctx, f)
+	if lost != nil {
+		return errors.Join(lost, err)
+	}
+	return err
+}
+
+// do calls f and releases the hold. It returns f's error, and why the hold was lost if
+// it was.
+func (h *Hold) do(ctx context.Context, f func(ctx context.Context, h *Hold) error) (lost, err error) {
 	defer func() {
-		lost := h.lossSoFar()
+		lost = h.lossSoFar()
 		if released := h.Release(ctx); errors.Is(released, ErrNotHeld) && lost == nil {
 			lost = errors.Join(ErrLost, released)
-		}
-		if lost != nil {
-			err = errors.Join(lost, err)
 		}
 	}()
 	guarded, cancel := h.during(ctx)
 	defer cancel()
-	return f(guarded, h)
+	return nil, f(guarded, h)
 }
 
 // during is ctx while the hold lasts.

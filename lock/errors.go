@@ -31,6 +31,9 @@ var (
 	ErrNoLock = errors.New("there is no such lock")
 )
 
+// errNoAnswer: the API server could not be asked, or not in time.
+var errNoAnswer = errors.New("the API server does not answer")
+
 // HeldError says why a lock was not to be had, as it was seen last. It is an
 // ErrHeld.
 type HeldError struct {
@@ -72,6 +75,27 @@ func heldError(l *v1alpha1.DistLock, why error) *HeldError {
 
 func noLock(namespace, name string) error {
 	return fmt.Errorf("%w: DistLock %s in namespace %s; create it, an empty spec is enough", ErrNoLock, name, namespace)
+}
+
+// refusals tell an API server that refuses for good from one that has just started, and
+// does not know yet who may do what: what it took before, it refuses for a moment.
+type refusals struct {
+	since *instant
+}
+
+// final takes in how a request ended that was taken before, and reports whether asking
+// again does not help.
+func (r *refusals) final(err error, now instant) bool {
+	switch {
+	case !refused(err):
+		r.since = nil
+		return false
+	case !apierrors.IsForbidden(err) && !apierrors.IsUnauthorized(err):
+		return true
+	case r.since == nil:
+		r.since = &now
+	}
+	return now.observed(*r.since) > requestPatience
 }
 
 // refused reports whether the API server has said no for good: nothing was

@@ -32,7 +32,7 @@ type Hold struct {
 	stop   context.CancelFunc // of the renewals
 	kept   chan struct{}      // closed when there are no more renewals
 
-	releasing sync.Mutex
+	releasing chan struct{} // held by the one that releases
 	released  bool
 
 	mu      sync.Mutex
@@ -52,10 +52,13 @@ func newHold(ctx context.Context, a *acquisition) (*Hold, error) { //nolint:cont
 	h := &Hold{
 		c: a.Client, view: a.view, name: a.name, owner: a.owner, token: stored.FencingToken, lease: protocol.Lease(stored),
 		claimName: a.claimName, claim: a.claim, since: a.now(), counted: a.counted,
-		lost: make(chan struct{}), kept: make(chan struct{}),
+		lost: make(chan struct{}), kept: make(chan struct{}), releasing: make(chan struct{}, 1),
+	}
+	if stored.RevokeTime != nil {
+		return nil, ErrRevoked
 	}
 	if a.now().elapsed(h.counted) > h.lease/2 {
-		if err := h.renew(ctx, h.lease); err != nil {
+		if err := h.confirm(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -169,7 +172,10 @@ func (h *Hold) lose(why error) error {
 // away, and never touches a successor's. It works after ctx was cancelled: the lock
 // must be released all the same. When the API server cannot be reached it tries for
 // the time of a lease, in which the hold ends by itself.
-func (h *Hold) Release(ctx context.Context) error {
+func (h *Hold) Release(ctx context.Context) error { return h.giveUp(context.WithoutCancel(ctx)) }
+
+// giveUp is Release within ctx.
+func (h *Hold) giveUp(ctx context.Context) error {
 	h.mu.Lock()
 	if h.ctx.Err() == nil {
 		h.cancel(fmt.Errorf("DistLock %s: %w: it was released", h.name, ErrNotHeld))
@@ -177,14 +183,21 @@ func (h *Hold) Release(ctx context.Context) error {
 	h.mu.Unlock()
 	h.stop()
 	<-h.kept
-	h.releasing.Lock()
-	defer h.releasing.Unlock()
+	select {
+	case h.releasing <- struct{}{}:
+		defer func() { <-h.releasing }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	if h.released {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.lease)
+	ctx, cancel := context.WithTimeout(ctx, h.lease)
 	defer cancel()
 	err := h.release(ctx)
+	if h.claim != nil { // off the critical path, and also when the hold is left to its lease
+		h.c.inBackground(ctx, h.c.life, func(ctx context.Context) error { return h.c.deleteClaim(ctx, h.claimName, h.claim.UID) })
+	}
 	if err != nil && !errors.Is(err, ErrNotHeld) {
 		return fmt.Errorf("releasing DistLock %s: %w", h.name, err)
 	}
@@ -192,9 +205,6 @@ func (h *Hold) Release(ctx context.Context) error {
 	h.c.mu.Lock()
 	delete(h.c.holds, h)
 	h.c.mu.Unlock()
-	if h.claim != nil { // off the critical path
-		h.c.inBackground(ctx, func(ctx context.Context) error { return h.c.deleteClaim(ctx, h.claimName, h.claim.UID) })
-	}
 	return err
 }
 

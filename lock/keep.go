@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,38 +13,72 @@ import (
 )
 
 // keep renews the hold every third of its lease, and ends its context a margin before
-// the lease can end. It looks at both clocks several times within that margin: a
-// machine that was suspended has to notice (L4).
+// the lease can end, or when the Client is closed. It looks at both clocks several
+// times within that margin, also while a renewal is under way: a machine that was
+// suspended has to notice (L4).
 func (h *Hold) keep(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	var renewals sync.WaitGroup
+	defer renewals.Wait()
+	defer stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	h.mu.Lock()
 	due := h.counted.mono + h.lease/3
 	h.mu.Unlock()
-	for {
+	renewed := make(chan error, 1)
+	for underWay := false; ; {
 		select {
 		case <-ctx.Done():
+			_ = h.lose(ErrLost) // nobody renews it any more
 			return
-		case <-timer.C:
-		}
-		now := h.c.now()
-		if h.left(now) <= 0 {
-			_ = h.lose(ErrLost)
-			return
-		}
-		if now.mono >= due {
-			err := h.renew(ctx, h.left(now))
+		case err := <-renewed:
 			if errors.Is(err, ErrLost) || errors.Is(err, ErrRevoked) {
 				_ = h.lose(err)
 				return
 			}
-			due = h.c.now().mono + h.lease/3
-			if err != nil {
-				due = h.c.now().mono + h.lease/60
-			}
-			now = h.c.now()
+			underWay, due = false, h.dueAfter(err)
+		case <-timer.C:
 		}
-		timer.Reset(max(0, min(due-now.mono, h.left(now), protocol.Margin(h.lease)/2)))
+		now := h.c.now()
+		left := h.left(now)
+		if left <= 0 {
+			_ = h.lose(ErrLost)
+			return
+		}
+		next := min(left, protocol.Margin(h.lease)/2)
+		switch {
+		case underWay:
+		case now.mono >= due:
+			underWay = true
+			renewals.Go(func() { renewed <- h.renew(ctx, left) })
+		default:
+			next = min(next, due-now.mono)
+		}
+		timer.Reset(next)
+	}
+}
+
+// dueAfter is when the next renewal is due after one that ended so.
+func (h *Hold) dueAfter(err error) time.Duration {
+	if err != nil {
+		return h.c.now().mono + h.lease/60
+	}
+	return h.c.now().mono + h.lease/3
+}
+
+// confirm renews a hold that was seen late, before anything relies on it. It tries for
+// as long as the hold may be there.
+func (h *Hold) confirm(ctx context.Context) error {
+	began := h.c.now()
+	for pauses := retryPauses(); ; pause(ctx, pauses.Step()) {
+		err := h.renew(ctx, h.lease)
+		switch {
+		case err == nil, errors.Is(err, ErrLost), errors.Is(err, ErrRevoked), refused(err), ctx.Err() != nil:
+			return err
+		case h.c.now().elapsed(began) > h.lease:
+			return fmt.Errorf("%w: %w", ErrLost, err)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package lock
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -75,6 +76,9 @@ func optionsOf(opts []Option) (options, error) {
 		if err := opt(&o); err != nil {
 			return o, err
 		}
+	}
+	if o.permits != nil && *o.mode == v1alpha1.Exclusive {
+		return o, errors.New("lock.Permits is for a Shared hold, and lock.Exclusive was asked for, too")
 	}
 	return o, nil
 }

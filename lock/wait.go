@@ -26,11 +26,14 @@ func (a *acquisition) wait(ctx context.Context) error {
 	if err := a.queue(ctx); err != nil {
 		return err
 	}
+	var no refusals
+	watched := false
 	for pauses := retryPauses(); ; pause(ctx, pauses.Step()) {
 		w, err := a.watches.open(ctx, a) // before it is read: nothing is missed in between
-		if err != nil && refused(err) {
+		if no.final(err, a.now()) || !watched && refused(err) {
 			return fmt.Errorf("watching DistLock %s: %w", a.name, err)
 		}
+		watched = watched || err == nil
 		if read := a.tryLive(ctx, a.now()); !errors.Is(read, ErrHeld) {
 			stop(w)
 			return read
@@ -198,18 +201,49 @@ func (a *acquisition) leave(ctx context.Context) error {
 	if err != nil {
 		return nil //nolint:nilerr // nothing was acquired there either
 	}
-	next := before.Leave(a.owner)
-	if h, ok := before.Hold(a.owner); ok {
-		if next, err = next.Release(a.owner, h.FencingToken, 0, a.now().wall); err != nil {
-			return err
-		}
-	}
-	if !next.Differs(before) {
-		return nil
+	next, err := a.without(before, lock)
+	if err != nil || !next.Differs(before) {
+		return err
 	}
 	stored, err := a.asking.store(ctx, lock, next.Status, requestPatience)
-	if err == nil {
-		a.view.show(stored)
+	if err != nil {
+		return err // a conflict: once more
 	}
-	return err // a conflict: once more
+	a.view.show(stored)
+	if _, there := next.Hold(a.owner); there {
+		return errStillThere
+	}
+	return nil
+}
+
+// errStillThere: what is left of a request must be looked at once more.
+var errStillThere = errors.New("the request is not out of the lock yet")
+
+// without is the lock without the request. A write of its own that may be stored yet
+// can be stored while the lock is as it was then, so that is done first: what is there
+// can be released.
+func (a *acquisition) without(before protocol.State, lock *v1alpha1.DistLock) (protocol.State, error) {
+	if h, ok := before.Hold(a.owner); ok {
+		return before.Leave(a.owner).Release(a.owner, h.FencingToken, 0, a.now().wall)
+	}
+	if a.unclear && a.seen.ResourceVersion == lock.ResourceVersion {
+		if next, _, _ := a.next(lock); next != nil {
+			return *next, nil
+		}
+	}
+	return before.Leave(a.owner), nil
+}
+
+// lateness is how long a request may be under way that this process gave up.
+const lateness = time.Minute
+
+// leaveLate deletes a LockClaim that is stored after its creation was given up.
+func (a *acquisition) leaveLate(ctx context.Context) error {
+	if err := a.deleteClaim(ctx, a.claimName, ""); err != nil {
+		return err
+	}
+	if a.now().observed(a.counted) < lateness {
+		return errStillThere
+	}
+	return nil
 }

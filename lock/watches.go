@@ -2,7 +2,6 @@ package lock
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -43,7 +42,7 @@ type wideWaiter struct {
 func (ws *watches) open(ctx context.Context, a *acquisition) (watch.Interface, error) {
 	lock := a.view.latest()
 	owner := a.owner
-	if lock != nil && a.waiter(lock.Spec).Mode == v1alpha1.Shared {
+	if a.waiter(a.seen.Spec).Mode == v1alpha1.Shared {
 		owner = ""
 	}
 	ws.mu.Lock()
@@ -104,20 +103,23 @@ func (ws *watches) openNarrow(ctx context.Context, lock *v1alpha1.DistLock, name
 	return w, err
 }
 
-// errNotAnswered: the API server did not begin a watch in time.
-var errNotAnswered = errors.New("the API server does not answer")
-
 // start begins a watch that ends with ctx.
 func (ws *watches) start(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	done, err := ws.conn.turn(ctx, requestPatience)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(requestPatience, cancel)
 	w, err := ws.conn.locks.Watch(ctx, o)
+	ws.conn.answered(err)
 	if !late.Stop() {
 		if err == nil {
 			w.Stop()
 		}
 		ws.conn.dialer.CloseAll()
-		return nil, errNotAnswered
+		return nil, errNoAnswer
 	}
 	if err != nil {
 		cancel()
@@ -168,9 +170,10 @@ func (ws *watches) share(w watch.Interface) {
 	w.Stop()
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if ws.wide == w {
-		ws.wide = nil
+	if ws.wide != w {
+		return // it was stopped when nobody waited any more
 	}
+	ws.wide = nil
 	for _, waiters := range ws.waiting {
 		for waiter := range waiters {
 			waiter.end()
@@ -222,6 +225,5 @@ func (ws *watches) stop() {
 	defer ws.mu.Unlock()
 	if ws.wide != nil {
 		ws.wide.Stop()
-		ws.wide = nil
 	}
 }
