@@ -97,7 +97,7 @@ func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	holds := slices.Collect(maps.Keys(c.holds))
 	c.mu.Unlock()
-	errs := make([]error, len(holds))
+	errs := make([]error, len(holds)+1)
 	var releases sync.WaitGroup
 	for i, h := range holds {
 		releases.Go(func() { errs[i] = h.giveUp(ctx) })
@@ -112,7 +112,7 @@ func (c *Client) Close(ctx context.Context) error {
 	select {
 	case <-quiet: // claims that were deleted in the background are
 	case <-ctx.Done():
-		errs = append(errs, ctx.Err())
+		errs[len(holds)] = ctx.Err()
 	}
 	c.end()
 	<-quiet
@@ -180,7 +180,7 @@ func (c *Client) persist(ctx context.Context, what func(context.Context) error) 
 func (c *Client) inBackground(ctx, life context.Context, what func(context.Context) error) (done <-chan struct{}) {
 	ended := make(chan struct{})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(life, cancel) //nolint:contextcheck // the Client's end ends it, too
+	stop := context.AfterFunc(life, cancel)
 	c.work.Go(func() {
 		defer close(ended)
 		defer cancel()

@@ -2,11 +2,11 @@ package lock_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -35,6 +35,13 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if ns := os.Getenv(programVariable); ns != "" {
+		if err := runProgram(ns); err != nil {
+			fmt.Fprintln(os.Stderr, "the test program:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctrl.SetLogger(logr.Discard())
 	os.Exit(env.Main(m, func(ctx context.Context, e *env.Env) error {
 		controlPlane, admin = e, e.Client()
@@ -101,7 +108,13 @@ type program struct {
 
 func newProgram(t *testing.T, ns string, change ...func(*rest.Config)) *program {
 	t.Helper()
-	p := &program{network: &network{}, t: t}
+	return newProgramWith(t, ns, nil, change...)
+}
+
+// newProgramWith is newProgram with a clock of its own; nil: the machine's.
+func newProgramWith(t *testing.T, ns string, clock *lock.Clock, change ...func(*rest.Config)) *program {
+	t.Helper()
+	p := &program{network: newNetwork(), t: t}
 	config := controlPlane.Config()
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(req *http.Request) (*http.Response, error) { return p.pass(next, req) })
@@ -109,7 +122,11 @@ func newProgram(t *testing.T, ns string, change ...func(*rest.Config)) *program 
 	for _, f := range change {
 		f(config)
 	}
-	c, err := lock.NewClient(config, lock.Namespace(ns))
+	options := []lock.ClientOption{lock.Namespace(ns)}
+	if clock != nil {
+		options = append(options, lock.WithClock(clock))
+	}
+	c, err := lock.NewClient(config, options...)
 	must(t, err)
 	p.Client = c
 	t.Cleanup(func() {
@@ -121,61 +138,6 @@ func newProgram(t *testing.T, ns string, change ...func(*rest.Config)) *program 
 		}
 	})
 	return p
-}
-
-// network passes requests on as it is told to, and remembers them.
-type network struct {
-	mu       sync.Mutex
-	requests []string
-	behaves  func(next http.RoundTripper, req *http.Request) (*http.Response, error)
-}
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-// RoundTrip implements http.RoundTripper.
-func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
-
-func (n *network) pass(next http.RoundTripper, req *http.Request) (*http.Response, error) {
-	n.mu.Lock()
-	n.requests = append(n.requests, described(req))
-	behaves := n.behaves
-	n.mu.Unlock()
-	if behaves != nil {
-		return behaves(next, req)
-	}
-	return next.RoundTrip(req)
-}
-
-// behave has requests answered by f from now on; nil: by the API server.
-func (n *network) behave(f func(next http.RoundTripper, req *http.Request) (*http.Response, error)) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.behaves = f
-}
-
-// taken returns the requests since the last time.
-func (n *network) taken() []string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	taken := n.requests
-	n.requests = nil
-	return taken
-}
-
-// described is a request as "PUT distlocks/status": its verb and what it is about.
-func described(req *http.Request) string {
-	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/") // apis/GROUP/VERSION/namespaces/NS/KIND[/NAME[/SUB]]
-	what := req.Method
-	if req.URL.Query().Get("watch") != "" {
-		what = "WATCH"
-	}
-	if len(parts) > 5 {
-		what += " " + parts[5]
-	}
-	if len(parts) > 7 {
-		what += "/" + parts[7]
-	}
-	return what
 }
 
 // until watches a lock until it is as wanted, and returns it.
@@ -208,10 +170,4 @@ func read(t *testing.T, l *v1alpha1.DistLock) *v1alpha1.DistLock {
 
 func listFrom(version string) *metav1.ListOptions {
 	return &metav1.ListOptions{ResourceVersion: version}
-}
-
-// unreachable is a network on which nothing arrives.
-func unreachable(_ http.RoundTripper, req *http.Request) (*http.Response, error) {
-	<-req.Context().Done()
-	return nil, req.Context().Err()
 }
