@@ -38,8 +38,12 @@ down: ## Stop the local control plane and remove it.
 	@bin/hack-local down
 
 .PHONY: build
-build: ## Build the controller into bin/manager.
+build: plugin ## Build the controller and the kubectl plugin into bin/.
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/manager .
+
+.PHONY: plugin
+plugin: ## Build the kubectl plugin into bin/kubectl-distlock.
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/kubectl-distlock ./cmd/kubectl-distlock
 
 .PHONY: image
 image: ## Build the container image IMAGE with Docker.
