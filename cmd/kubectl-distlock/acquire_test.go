@@ -137,7 +137,8 @@ func TestAClaimWhoseCreationGotNoReplyIsFound(t *testing.T) {
 			if r.Method != http.MethodPost || !strings.HasSuffix(r.URL.Path, "/lockclaims") || lost > 1 {
 				return next.RoundTrip(r)
 			}
-			if lost++; lost == 1 {
+			lost++
+			if lost == 1 {
 				return nil, errors.New("lost on its way there")
 			}
 			if response, err := next.RoundTrip(r); err == nil {

@@ -29,8 +29,8 @@ func TestALockIsDescribedWithHoldersQueueAndEvents(t *testing.T) {
 
 	var out string
 	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(context.Context) (bool, error) {
-		out = distlock(t, ns, "describe", "ledger").ok(t).out
-		return strings.Contains(out, "WaitingForLock"), nil // events come after the write that they tell of
+		out = distlock(t, ns, "describe", "ledger").ok(t).out //nolint:contextcheck // it has the test's
+		return strings.Contains(out, "WaitingForLock"), nil   // events come after the write that they tell of
 	})
 	if err != nil {
 		t.Fatalf("the events never showed; prints\n%s", out)

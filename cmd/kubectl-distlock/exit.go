@@ -51,8 +51,7 @@ func usageError(format string, args ...any) error { return exitWith(exitUsage, f
 
 // exitCode is what the program ends with for an error.
 func exitCode(err error) int {
-	var e exitError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[exitError](err); ok {
 		return e.code
 	}
 	return exitFailed
@@ -65,8 +64,7 @@ func (i signalError) Error() string { return "interrupted by " + i.signal.String
 
 // withSignalCode gives an error the exit code of a signal where that is its cause.
 func withSignalCode(err error) error {
-	var i signalError
-	if errors.As(err, &i) {
+	if i, ok := errors.AsType[signalError](err); ok {
 		return exitError{exitSignal + int(i.signal), err}
 	}
 	return err

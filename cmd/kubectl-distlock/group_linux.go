@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"strconv"
@@ -44,7 +45,7 @@ func stateOf(pid string) (state string, group int) {
 	if err != nil {
 		return "", 0
 	}
-	_, rest, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " ") // the name may have any character
+	_, rest, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ") // the name may have any character
 	words := strings.Fields(rest)
 	if len(words) < 3 {
 		return "", 0

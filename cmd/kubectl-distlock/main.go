@@ -24,7 +24,7 @@ func main() {
 // execute runs one command line and returns its exit code. Errors go to ErrOut.
 func execute(ctx context.Context, args []string, streams genericiooptions.IOStreams) int {
 	p := newPlugin(streams)
-	root := p.command()
+	root := p.command() //nolint:contextcheck // what completes gets the command's
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {

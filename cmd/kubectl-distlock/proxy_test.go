@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/url"
@@ -65,7 +66,7 @@ func (p *proxy) pass(from, to net.Conn) {
 		if n > 0 && !p.isOff() {
 			_, _ = to.Write(buffer[:n])
 		}
-		if err == io.EOF && !p.isOff() {
+		if errors.Is(err, io.EOF) && !p.isOff() {
 			_ = to.Close()
 		}
 		if err != nil {

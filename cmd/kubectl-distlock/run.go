@@ -163,7 +163,7 @@ func (o *runOptions) hold(ctx context.Context, c *cluster, locks *lock.Client, n
 	defer stop()
 	go watchHold(watching, c, h)
 	environment := append(os.Environ(), v1alpha1.LockNameEnv+"="+name, v1alpha1.TokenEnv+"="+strconv.FormatInt(h.Token(), 10))
-	result, lost := supervise(h, cmd, environment, o.IOStreams, signals, o.grace, o.say)
+	result, lost := supervise(h, cmd, environment, o.IOStreams, signals, o.grace, o.say) //nolint:contextcheck // the hold's is what counts
 	if err := h.Release(ctx); errors.Is(err, lock.ErrNotHeld) && lost == nil {
 		lost = err
 	} else if err != nil && lost == nil {
