@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -45,6 +47,11 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	ctrl.SetLogger(logr.Discard())
+	for _, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM} {
+		if signal.Ignored(s) { // as by nohup; the plugin's processes would be, too
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 	os.Exit(env.Main(m, setUp, env.Pods))
 }
 
