@@ -120,9 +120,10 @@ func TestEachWaiterGetsOneEventOfTheLock(t *testing.T) {
 			return answer, err
 		}))
 		all[i] = acquire(t, p, "ledger")
-		p.awaitRequest(t, "WATCH distlocks")
+		p.awaitRequests(t, "GET distlocks", 2) // one to try, and one after the watch began
+		eventually(t, "waiting", func() bool { return p.settled("GET distlocks") })
 	}
-	until(t, l, "queued", queued(n))
+	until(t, l, "queued", func(l *v1alpha1.DistLock) bool { return len(l.Status.Queue) > 0 }) // and it is refilled
 	must(t, h.Release(t.Context()))
 	done := make(chan struct{})
 	for _, a := range all {
