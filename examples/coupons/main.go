@@ -45,9 +45,9 @@ func main() {
 	s := seller{name: *name, think: func() {}}
 	if *stop {
 		s.think = func() {
-			fmt.Println("stands still")
-			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 			s.think = func() {}
+			fmt.Println("stands still")
+			standStill()
 		}
 	}
 	ctx, end := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -55,6 +55,16 @@ func main() {
 	if err := s.run(ctx, *file); err != nil {
 		log.Fatal(err) //nolint:gocritic // exitAfterDefer: the process ends here
 	}
+}
+
+// standStill returns when the process has stood still. The signal stops one thread
+// after the other: without waiting for what ends it, this one could still write.
+func standStill() {
+	goesOn := make(chan os.Signal, 1)
+	signal.Notify(goesOn, syscall.SIGCONT)
+	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	<-goesOn
+	signal.Stop(goesOn)
 }
 
 func (s *seller) run(ctx context.Context, file string) (err error) {
