@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
@@ -42,12 +43,7 @@ func (r *Reconciler) apply(ctx context.Context, g gathered, effects protocol.Eff
 	errs = append(errs, r.stopIntruders(ctx, &g, effects.Waiting)...)
 	errs = append(errs, r.answerClaims(ctx, &g, effects))
 	for _, h := range effects.Finished {
-		errs = append(errs, r.finishClaim(ctx, g.key.Namespace, h.Ref))
-	}
-	for _, h := range effects.Released {
-		if h.Ref != nil {
-			r.seen.forgetGone(h.Ref.UID)
-		}
+		errs = append(errs, r.finishClaim(ctx, &g, h))
 	}
 	return splitChanged(errs)
 }
@@ -118,13 +114,23 @@ func (r *Reconciler) takeBack(ctx context.Context, g *gathered, job *batchv1.Job
 		return nil // its next event comes when it has started
 	}
 	err := r.patchJob(ctx, job, append(unchanged(job, f.suspended),
-		setAnnotation(v1alpha1.QueuedAtAnnotation, r.Clock.Now().UTC().Format(metav1.RFC3339Micro)),
+		setAnnotation(v1alpha1.QueuedAtAnnotation, r.endOfLine(g.key).UTC().Format(metav1.RFC3339Micro)),
 		setAnnotation(v1alpha1.RevokedTokenAnnotation, tokenText(h)),
 		replace("/spec/suspend", true)))
 	if err == nil {
 		r.tellRevoked(*g, h)
 	}
 	return err
+}
+
+// endOfLine is when somebody joined who joins the queue of a lock now. The others
+// were put in line by the API server's clock, which may be ahead of this one.
+func (r *Reconciler) endOfLine(lock types.NamespacedName) time.Time {
+	now, last := r.Clock.Now(), r.askers.last(lock)
+	if now.Unix() <= last.Unix() {
+		return last.Add(time.Second) // by the second they are in order
+	}
+	return now
 }
 
 // stopIntruders suspends Jobs that run without the lock; until their pods are
@@ -135,7 +141,9 @@ func (r *Reconciler) stopIntruders(ctx context.Context, g *gathered, waiting []p
 		if !w.Running {
 			break // they come first
 		}
-		errs = append(errs, r.stopIntruder(ctx, g.jobs[w.Ref.UID]))
+		if job := g.jobs[w.Ref.UID]; job != nil && factsOf(job).waits() {
+			errs = append(errs, r.stopIntruder(ctx, job))
+		}
 	}
 	return errs
 }
@@ -170,7 +178,7 @@ func (r *Reconciler) patchJob(ctx context.Context, job *batchv1.Job, ops jobPatc
 		if refused {
 			r.metrics.refused.Inc()
 		}
-		if refused && r.told.news(job.UID+refusal, eventRefused) {
+		if refused && r.told.news(job.UID, eventRefused) {
 			r.Events.Eventf(job, nil, corev1.EventTypeWarning, eventRefused, "Update", "Cannot be started or suspended: %s", shorten(err.Error()))
 		}
 		return fmt.Errorf("changing Job %s/%s: %w", job.Namespace, job.Name, err)
@@ -196,6 +204,9 @@ func shorten(s string) string {
 func (r *Reconciler) applyToClaim(ctx context.Context, g *gathered, h v1alpha1.Hold) error {
 	claim := g.claims[h.Ref.UID]
 	if claim == nil || h.LeaseDurationSeconds != nil || claim.Spec.LeaseDurationSeconds != nil {
+		return nil
+	}
+	if h.RevokeTime != nil && claimReason(claim) == v1alpha1.ReasonRevoked {
 		return nil
 	}
 	if h.RevokeTime != nil {

@@ -32,10 +32,15 @@ type asker struct {
 	leased bool
 	// unsettled: it has not been told yet why it waits.
 	unsettled bool
+	// underway: a Job of which pods may be under way: it has not acknowledged that
+	// it is suspended.
+	underway bool
+	// deleted: the Job is gone, and is here for its pods.
+	deleted bool
 	// strayed: it was found running without the lock, and may still have pods.
 	strayed bool
-	// ended: it has had the lock, and wants it no more; what it says of itself
-	// may lag.
+	// ended: it has had the lock, and wants it no more, or its pods have ended;
+	// what it says of itself may lag.
 	ended bool
 	// suspended: a Job that has pods no more, or soon: if it had ended, it is
 	// finished, and else waits again.
@@ -73,7 +78,7 @@ type askers struct {
 type line struct {
 	byUID   map[types.UID]asker
 	waiting []asker                // those that wait, in order
-	special map[types.UID]struct{} // those that are watched, unsettled or strayed
+	special map[types.UID]struct{} // those that must be looked at
 }
 
 func newAskers() *askers { return &askers{locks: map[types.NamespacedName]*line{}} }
@@ -94,7 +99,7 @@ func (s *askers) put(lock types.NamespacedName, a asker) {
 			return
 		}
 		l.take(was)
-		a.seen, a.unsettled, a.strayed, a.ended = was.seen, was.unsettled, was.strayed, was.ended && !a.suspended
+		a.seen, a.unsettled, a.strayed, a.ended = was.seen, was.unsettled, was.strayed, was.ended && (!a.suspended || !a.waits)
 	}
 	l.set(a)
 }
@@ -104,7 +109,7 @@ func (l *line) set(a asker) {
 	waits := a.waits && !a.ended
 	a.unsettled = a.unsettled && waits
 	l.byUID[a.uid] = a
-	if a.watched || a.unsettled || a.strayed {
+	if a.watched || a.unsettled || a.underway || a.strayed {
 		l.special[a.uid] = struct{}{}
 	} else {
 		delete(l.special, a.uid)
@@ -124,6 +129,29 @@ func (l *line) take(a asker) {
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 	}
 }
+
+// gone takes in that an asker is deleted, and reports whether it stays all the same:
+// a Job does until it is noted that its pods have ended.
+func (s *askers) gone(lock types.NamespacedName, uid types.UID) (stays bool) {
+	if a, _ := s.find(lock, uid); a.mayHavePods() {
+		s.note(lock, uid, func(a *asker) { a.waits, a.deleted = false, true })
+		return true
+	}
+	s.remove(lock, uid)
+	return false
+}
+
+// holdEnded takes in that the hold of an asker was seen to end. A claim's holder is
+// done with it then, and a deleted Job has no pods left: another process made sure.
+func (s *askers) holdEnded(lock types.NamespacedName, uid types.UID) {
+	if a, _ := s.find(lock, uid); a.deleted {
+		s.remove(lock, uid)
+	}
+	s.note(lock, uid, func(a *asker) { a.ended = a.ended || a.leased })
+}
+
+// mayHavePods reports whether pods may be left of a Job that is deleted.
+func (a asker) mayHavePods() bool { return (a.underway || a.strayed) && !a.ended }
 
 func (s *askers) remove(lock types.NamespacedName, uid types.UID) {
 	s.mu.Lock()
@@ -199,6 +227,16 @@ func (s *askers) all(lock types.NamespacedName) []asker {
 		out = append(out, a)
 	}
 	return out
+}
+
+// last is when the last of a lock joined; zero: nobody waits or holds it.
+func (s *askers) last(lock types.NamespacedName) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.locks[lock]; l != nil && len(l.waiting) > 0 {
+		return l.waiting[len(l.waiting)-1].since
+	}
+	return time.Time{}
 }
 
 // find returns the asker of a lock with that uid.

@@ -64,9 +64,20 @@ func (r *Reconciler) setGranted(ctx context.Context, before, next *v1alpha1.Lock
 	return nil
 }
 
-// finishClaim deletes the claim of a stale hold, so that it cannot queue again;
-// its deletion wakes the reconciler, which then expires the hold.
-func (r *Reconciler) finishClaim(ctx context.Context, namespace string, ref *v1alpha1.ObjectRef) error {
+// finishClaim deletes the claim of a stale or ended hold, so that it cannot queue
+// again; its deletion wakes the reconciler, which then ends the hold. Nothing guards
+// the deletion, so that the hold is still as it was judged, the API server says.
+func (r *Reconciler) finishClaim(ctx context.Context, g *gathered, h v1alpha1.Hold) error {
+	lock := &v1alpha1.DistLock{}
+	if err := r.Live.Get(ctx, g.key, lock); err != nil {
+		return fmt.Errorf("reading DistLock %s: %w", g.key, err) // or gone: then its claims wait for another
+	}
+	r.observe(lock)
+	now, holds := protocol.State{Status: lock.Status}.Hold(h.Owner)
+	if !holds || now.FencingToken != h.FencingToken || !now.RenewTime.Equal(&h.RenewTime) {
+		return errChanged
+	}
+	namespace, ref := g.key.Namespace, h.Ref
 	claim := &v1alpha1.LockClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ref.Name}}
 	// Not waited for in the cache: it may never have had this claim, and then every
 	// later list would wait for its deletion in vain.

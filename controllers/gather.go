@@ -23,6 +23,10 @@ const (
 	graceBeforeStart = time.Minute
 )
 
+// unwatchedPause is how long until a lock is looked at again on which something
+// depends that no watch shows.
+const unwatchedPause = 5 * time.Second
+
 // cacheLag is how long the cache may take to show this process's own writes
 // before it is read around.
 const cacheLag = 3 * time.Second
@@ -70,7 +74,8 @@ func (r *Reconciler) gatherLock(ctx context.Context, locks client.Reader, g *gat
 	} else {
 		err = locks.Get(ctx, g.key, lock)
 	}
-	if apierrors.IsNotFound(err) {
+	// What a cache that lags shows again would be taken for a change of what was seen.
+	if apierrors.IsNotFound(err) || (err == nil && r.seen.isOld(lock)) {
 		err = r.Live.Get(ctx, g.key, lock)
 	}
 	if apierrors.IsNotFound(err) {
@@ -122,20 +127,20 @@ func (r *Reconciler) jobHold(ctx context.Context, g *gathered, h v1alpha1.Hold) 
 		f = factsOf(job)
 	}
 	if job == nil || (f.deleted && !f.finished) {
-		grace := graceBeforeStart
-		if r.seen.started(h.Ref.UID) {
-			grace = graceAfterStart
+		if f.yielded(h) || r.seen.yielded(h) {
+			facts.Ended, err = r.podsEnded(ctx, g, h.Ref.UID)
+		} else {
+			facts.Ended, err = r.deletedJobEnded(ctx, g, h.Ref.UID)
 		}
-		if left := grace - r.seen.goneFor(h.Ref.UID); left > 0 {
-			g.due = soonest(g.due, left)
-			return facts, nil
-		}
-		facts.Ended, err = r.podsEnded(ctx, g, h.Ref.UID)
 		return facts, err
 	}
+	r.seen.isThere(job.UID)
 	succeeded, err := r.hasSucceeded(ctx, job, f)
 	if err != nil {
 		return facts, err
+	}
+	if f.lock != g.key.Name {
+		g.due = soonest(g.due, unwatchedPause) // its changes wake another lock, or none
 	}
 	if succeeded || f.finished || f.yielded(h) {
 		facts.Ended, err = r.podsEnded(ctx, g, h.Ref.UID)
@@ -146,6 +151,38 @@ func (r *Reconciler) jobHold(ctx context.Context, g *gathered, h v1alpha1.Hold) 
 	}
 	facts.MustStop = f.strays(h)
 	return facts, nil
+}
+
+// deletedJobEnded reports whether a Job that is deleted, or being deleted, has no
+// pods any more and gets none.
+func (r *Reconciler) deletedJobEnded(ctx context.Context, g *gathered, job types.UID) (bool, error) {
+	grace := graceBeforeStart
+	if r.seen.started(job) {
+		grace = graceAfterStart
+	}
+	if left := grace - r.seen.goneFor(job); left > 0 {
+		g.due = soonest(g.due, left)
+		return false, nil
+	}
+	ended, err := r.podsEnded(ctx, g, job)
+	if ended {
+		r.askers.note(g.key, job, func(a *asker) { a.ended = true })
+	}
+	return ended, err
+}
+
+// strayEnded is deletedJobEnded of a Job that has no hold.
+func (r *Reconciler) strayEnded(ctx context.Context, g *gathered, a asker) (ended bool, err error) {
+	if a.underway {
+		ended, err = r.deletedJobEnded(ctx, g, a.uid)
+	} else {
+		ended, err = r.podsEnded(ctx, g, a.uid)
+	}
+	if ended {
+		r.askers.note(g.key, a.uid, func(a *asker) { a.ended = true })
+		r.seen.forgetGone(a.uid)
+	}
+	return ended, err
 }
 
 // claimHold is what the hold's claim says of it: a bound hold has ended when its

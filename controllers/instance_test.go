@@ -53,7 +53,7 @@ func startController(t *testing.T, ns string, change ...func(*settings)) *instan
 // newController makes an instance that has not started.
 func newController(t *testing.T, ns string, change ...func(*settings)) *instance {
 	t.Helper()
-	i := &instance{network: &network{watching: map[string]*gate{}}, done: make(chan struct{})}
+	i := &instance{network: &network{watching: map[string]*gate{}, open: map[string][]*gatedBody{}}, done: make(chan struct{})}
 	cfg := rest.CopyConfig(controllerConfig)
 	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper { i.next = rt; return i.network })
 	s := settings{clock: clock.RealClock{}, Options: ctrl.Options{
@@ -117,8 +117,8 @@ type network struct {
 	off      bool
 	hooks    []func(*http.Request)
 	replies  []func(*http.Request, int)
-	watching map[string]*gate // by resource
-	open     []*gatedBody     // of watches
+	watching map[string]*gate        // by resource
+	open     map[string][]*gatedBody // watches, by resource
 	instead  func(*http.Request) *http.Response
 	hidden   map[string]string
 }
@@ -151,7 +151,7 @@ func (n *network) RoundTrip(req *http.Request) (*http.Response, error) {
 		body := &gatedBody{ReadCloser: resp.Body, gate: n.gate(resourceOf(req))}
 		resp.Body = body
 		n.mu.Lock()
-		n.open = append(n.open, body)
+		n.open[resourceOf(req)] = append(n.open[resourceOf(req)], body)
 		n.mu.Unlock()
 	}
 	return resp, err

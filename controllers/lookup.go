@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,12 +55,17 @@ func (r *Reconciler) read(ctx context.Context, g *gathered, key types.Namespaced
 }
 
 // find reads an object, from the cache where it is there with that uid, else live;
-// it reports whether there is one.
+// it reports whether there is one. Of one that the cache does not show no watch tells
+// when it changes, or goes: the lock is then looked at again after a pause.
 func (r *Reconciler) find(ctx context.Context, g *gathered, ref *v1alpha1.ObjectRef, o client.Object) (bool, error) {
 	key := types.NamespacedName{Namespace: g.key.Namespace, Name: ref.Name}
 	err := r.read(ctx, g, key, o)
 	if apierrors.IsNotFound(err) || (err == nil && o.GetUID() != ref.UID) {
-		return r.findLive(ctx, g.key.Namespace, ref, o)
+		found, err := r.findLive(ctx, g.key.Namespace, ref, o)
+		if found {
+			g.due = soonest(g.due, unwatchedPause)
+		}
+		return found, err
 	}
 	if err != nil {
 		return false, fmt.Errorf("reading %s %s: %w", ref.Kind, key, err)
@@ -136,8 +143,8 @@ func (r *Reconciler) hasSucceededLive(ctx context.Context, job *batchv1.Job) (bo
 	if f := factsOf(job); !f.single || f.succeeded || f.suspended {
 		return f.single && f.succeeded, nil
 	}
-	pods, err := r.podsOf(ctx, job.Namespace, job.UID, fields.OneTermEqualSelector("status.phase", string(corev1.PodSucceeded)))
-	return len(pods) > 0, err
+	pods, err := r.podsOf(ctx, job.Namespace, job.UID, fields.OneTermEqualSelector("status.phase", string(corev1.PodSucceeded)), 0)
+	return slices.ContainsFunc(pods, func(p corev1.Pod) bool { return metav1.IsControlledBy(&p, job) }), err
 }
 
 // podsEnded reports, by a live LIST, that no pod of a Job may still run: a pod
@@ -147,20 +154,21 @@ func (r *Reconciler) hasSucceededLive(ctx context.Context, job *batchv1.Job) (bo
 func (r *Reconciler) podsEnded(ctx context.Context, g *gathered, job types.UID) (bool, error) {
 	pods, err := r.podsOf(ctx, g.key.Namespace, job, fields.AndSelectors(
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
-		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))))
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))), 1)
 	if err != nil || len(pods) == 0 {
 		return err == nil, err
 	}
 	if pods[0].Labels[v1alpha1.GatedLabel] == "" {
-		g.due = soonest(g.due, graceAfterStart)
+		g.due = soonest(g.due, unwatchedPause)
 	}
 	return false, nil
 }
 
-// podsOf lists, live, one pod of a Job of those that a selector finds.
-func (r *Reconciler) podsOf(ctx context.Context, namespace string, job types.UID, which fields.Selector) ([]corev1.Pod, error) {
+// podsOf lists, live, the first pods with a Job's uid of those that a selector finds;
+// all where limit is zero.
+func (r *Reconciler) podsOf(ctx context.Context, namespace string, job types.UID, which fields.Selector, limit int64) ([]corev1.Pod, error) {
 	var pods corev1.PodList
-	err := r.Live.List(ctx, &pods, client.InNamespace(namespace), client.Limit(1),
+	err := r.Live.List(ctx, &pods, client.InNamespace(namespace), client.Limit(limit),
 		client.MatchingLabels{batchv1.ControllerUidLabel: string(job)}, client.MatchingFieldsSelector{Selector: which})
 	if err != nil {
 		return nil, fmt.Errorf("listing the pods of the Job with uid %s: %w", job, err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -171,4 +172,80 @@ func TestNamesThatCannotBeLookedUpAreRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "ref.name") {
 		t.Errorf("a waiter without a name: %v, want a refusal that names ref.name", err)
 	}
+}
+
+// The API server's clock, by which the others joined the queue, is ahead of the
+// controller's.
+func TestARevokedJobGoesToTheEndOfTheQueueAlthoughTheControllersClockIsBehind(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t)
+	c := &jumpingClock{}
+	c.seconds.Add(-3600)
+	startController(t, ns, func(s *settings) { s.clock = c })
+	lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
+	a := jobOn(t, ns, "a", "nightly")
+	pod := podOf(t, a)
+	b := jobOn(t, ns, "b", "nightly")
+	untilQueued(t, ns, "nightly", 1)
+	revoke(t, ns, "nightly", ownerOf(a))
+	untilJob(t, ns, "a", "suspended", suspended)
+	setPhase(t, pod, corev1.PodFailed)
+	l := untilLock(t, ns, "nightly", "held by the next", func(l *v1alpha1.DistLock) bool {
+		return len(l.Status.Holders) == 1 && l.Status.Holders[0].RevokeTime == nil
+	})
+	if !heldBy(b)(l) {
+		t.Errorf("held by %s, and b waits", l.Status.Holders[0].Owner)
+	}
+}
+
+// A deletion is not guarded by a resourceVersion, and what the cache shows of the
+// hold is older than its lease.
+func TestTheClaimOfALiveHoldIsNotDeletedAlthoughTheWatchOnItsLockIsStuck(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t)
+	c := startController(t, ns)
+	lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
+	claim := claimOn(t, ns, "holder", "nightly", new(int32(3)))
+	l := untilLock(t, ns, "nightly", "held", heldByClaim(claim))
+	c.untilFigure(t, "distlock_holds", 1)
+	c.gate("distlocks").Lock()
+	t.Cleanup(c.gate("distlocks").Unlock)
+	h := &holder{ns: ns, lock: "nightly", owner: "claim/" + string(claim.UID), lease: 3, token: l.Status.FencingToken}
+	h.renewTimes(t, 6) // more than the lease and its margin
+	must(t, admin.Get(t.Context(), client.ObjectKeyFromObject(claim), claim))
+}
+
+// The Job's own pod has failed, and the one in its place is under way.
+func TestAPodOfSomebodyElsesThatBearsAJobsUIDEndsNoHold(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t)
+	startController(t, ns)
+	lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
+	a := jobOn(t, ns, "a", "nightly")
+	pod := podOf(t, a)
+	next := untilClaim(t, claimOn(t, ns, "next", "nightly", nil), v1alpha1.ReasonWaiting)
+	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "owner"}}
+	must(t, admin.Create(t.Context(), owner))
+	foreign := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: ns, Name: "foreign",
+			Labels:          map[string]string{v1alpha1.GatedLabel: "true", batchv1.ControllerUidLabel: string(a.UID)},
+			Annotations:     map[string]string{v1alpha1.LockAnnotation: "nightly"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, Controller: new(true)}},
+		},
+		Spec: pod.Spec,
+	}
+	foreign.Spec.NodeName = node
+	must(t, admin.Create(t.Context(), foreign))
+	setPhase(t, foreign, corev1.PodSucceeded)
+	reached, letGo := holdUpPods(t, ns, "a")
+	defer letGo()
+	setPhase(t, pod, corev1.PodFailed)
+	await(t, reached, "the pod in the failed one's place")
+	if l := look(t, ns, "nightly"); !heldBy(a)(l) {
+		t.Errorf("the hold ended while a pod was under way: %+v", l.Status)
+	}
+	letGo()
+	setPhase(t, podOf(t, a), corev1.PodSucceeded)
+	untilClaim(t, next, v1alpha1.ReasonGranted)
 }

@@ -66,7 +66,7 @@ func newMetrics(clk clock.PassiveClock) *metrics {
 // Metrics is to be registered once, by the process that runs the Reconciler.
 func (r *Reconciler) Metrics() prometheus.Collector { return r.metrics }
 
-// setMissingPolicies says how many of DistLock's policies are absent or do not
+// setMissingPolicies says how many of DistLock's policies are absent, differ or do not
 // compile. Until it is called, the metric is not there.
 func (m *metrics) setMissingPolicies(n int) {
 	m.mu.Lock()
@@ -89,7 +89,13 @@ func (m *metrics) leads() bool {
 func (m *metrics) watch(ctx context.Context, mgr ctrl.Manager) error {
 	m.leading = mgr.Elected()
 	arrivals := toolscache.ResourceEventHandlerDetailedFuncs{
-		AddFunc:    func(obj any, atStart bool) { m.arrived(obj.(client.Object), atStart) },
+		AddFunc: func(obj any, atStart bool) { m.arrived(obj.(client.Object), atStart) },
+		UpdateFunc: func(old, obj any) {
+			if before, now := old.(client.Object), obj.(client.Object); before.GetUID() != now.GetUID() {
+				m.left(before)
+				m.arrived(now, false)
+			}
+		},
 		DeleteFunc: func(obj any) { onDelete(obj, m.left) },
 	}
 	locks := toolscache.ResourceEventHandlerDetailedFuncs{
@@ -173,9 +179,14 @@ func (m *metrics) count(g gathered, e protocol.Effects) {
 		if !w.Running {
 			break // they come first
 		}
-		m.intruder(w.Ref.UID)
+		if g.jobs[w.Ref.UID] != nil { // else it is deleted, and was counted
+			m.intruder(w.Ref.UID)
+		}
 	}
 	for _, h := range e.Granted {
+		if h.Ref != nil && h.RevokeTime != nil && g.jobs[h.Ref.UID] == nil {
+			continue
+		}
 		if h.Ref != nil && h.RevokeTime != nil {
 			m.intruder(h.Ref.UID)
 		} else if h.Ref != nil {

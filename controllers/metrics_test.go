@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -88,11 +89,18 @@ func TestWhoWaitsIsCountedAndItsWaitIsMeasured(t *testing.T) {
 
 	// One that was there before the controller waits since its creation; its grants
 	// are not this controller's.
-	later := startController(t, ns)
+	clk := &steppedClock{}
+	clk.step(time.Hour)
+	later := startController(t, ns, readsClock(clk))
 	later.untilFigure(t, "distlock_waiting", 1+2*v1alpha1.MaxQueue, lock)
 	later.untilFigure(t, "distlock_holds", 1, lock)
 	later.untilFigure(t, "distlock_grants_total", 0, lock)
 	later.noFigure(t, "distlock_wait_seconds")
+	setPhase(t, podOf(t, j), corev1.PodSucceeded)
+	later.untilFigure(t, "distlock_wait_seconds", 1)
+	if sum, ok := later.figure(t, "distlock_wait_seconds_sum", nil); !ok || sum < 3600 {
+		t.Errorf("one that has waited for an hour by the controller's clock has waited for %v seconds", sum)
+	}
 }
 
 func TestTheSeriesOfADeletedLockAreGone(t *testing.T) {
@@ -146,7 +154,8 @@ func TestAJobThatRunsWhereItsLockDoesNotExistIsAnIntruder(t *testing.T) {
 	c.untilFigure(t, "distlock_intruders_total", 1)
 }
 
-// figures are what a scrape shows, by name and labels; a histogram is its count.
+// figures are what a scrape shows, by name and labels; a histogram is its count, and
+// its sum under a name of its own.
 func (i *instance) figures(t *testing.T) map[string]float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -160,7 +169,11 @@ func (i *instance) figures(t *testing.T) map[string]float64 {
 			for _, l := range m.GetLabel() {
 				labels = append(labels, l.GetName()+`="`+l.GetValue()+`"`)
 			}
-			shown[f.GetName()+"{"+strings.Join(labels, ",")+"}"] =
+			series := "{" + strings.Join(labels, ",") + "}"
+			if h := m.GetHistogram(); h != nil {
+				shown[f.GetName()+"_sum"+series] = h.GetSampleSum()
+			}
+			shown[f.GetName()+series] =
 				m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
 		}
 	}

@@ -17,11 +17,18 @@ import (
 type observations struct {
 	clock clock.PassiveClock
 
-	mu    sync.Mutex
-	locks map[types.UID]map[string]holdSeen
-	shut  map[types.UID]closedSeen
-	gone  map[types.UID]time.Time
-	begun map[types.UID]bool
+	mu     sync.Mutex
+	locks  map[types.UID]map[string]holdSeen
+	newest map[types.UID]int64 // resourceVersion of a lock
+	shut   map[types.UID]closedSeen
+	gone   map[types.UID]time.Time
+	jobs   map[types.UID]jobSeen
+}
+
+// jobSeen is what counts of a Job, as it was seen last, once it is gone.
+type jobSeen struct {
+	started bool
+	gaveUp  string // token of the revoked hold for which it has stopped
 }
 
 type holdSeen struct {
@@ -40,16 +47,17 @@ type closedSeen struct {
 
 func newObservations(c clock.PassiveClock) *observations {
 	return &observations{
-		clock: c,
-		locks: map[types.UID]map[string]holdSeen{},
-		shut:  map[types.UID]closedSeen{},
-		gone:  map[types.UID]time.Time{},
-		begun: map[types.UID]bool{},
+		clock:  c,
+		locks:  map[types.UID]map[string]holdSeen{},
+		newest: map[types.UID]int64{},
+		shut:   map[types.UID]closedSeen{},
+		gone:   map[types.UID]time.Time{},
+		jobs:   map[types.UID]jobSeen{},
 	}
 }
 
 // lock takes in a version of a lock, and returns the objects whose hold has ended
-// since the last.
+// since the last; what was seen of them as its holders is forgotten.
 func (o *observations) lock(l *v1alpha1.DistLock) (ended []types.UID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,9 +77,11 @@ func (o *observations) lock(l *v1alpha1.DistLock) (ended []types.UID) {
 		holds[h.Owner] = seen
 	}
 	o.locks[l.UID] = holds
+	o.newest[l.UID] = max(o.newest[l.UID], versionOf(l))
 	for owner, was := range before {
 		if was.object != "" && holds[owner].token != was.token {
 			ended = append(ended, was.object)
+			o.forget(was.object)
 		}
 	}
 	if s := o.shut[l.UID]; s.seconds != l.Status.ClosedSeconds || s.token != l.Status.FencingToken {
@@ -83,8 +93,24 @@ func (o *observations) lock(l *v1alpha1.DistLock) (ended []types.UID) {
 func (o *observations) forgetLock(uid types.UID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	for _, h := range o.locks[uid] {
+		o.forget(h.object)
+	}
 	delete(o.locks, uid)
+	delete(o.newest, uid)
 	delete(o.shut, uid)
+}
+
+func (o *observations) forget(job types.UID) {
+	delete(o.gone, job)
+	delete(o.jobs, job)
+}
+
+// isOld reports whether a newer version of a lock was seen.
+func (o *observations) isOld(l *v1alpha1.DistLock) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return versionOf(l) < o.newest[l.UID]
 }
 
 // hold is how long a hold was seen unchanged, and seen at all.
@@ -115,29 +141,47 @@ func (o *observations) closedFor(lock types.UID) time.Duration {
 func (o *observations) goneFor(job types.UID) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	return o.clock.Since(o.noteGone(job))
+}
+
+// noteGone returns when a Job was first known to be deleted: now, if it was not.
+func (o *observations) noteGone(job types.UID) time.Time {
 	first, ok := o.gone[job]
 	if !ok {
 		first = o.clock.Now()
 		o.gone[job] = first
 	}
-	return o.clock.Since(first)
+	return first
+}
+
+// isThere takes in that a Job is not deleted, whatever the watch said.
+func (o *observations) isThere(job types.UID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.gone, job)
 }
 
 func (o *observations) forgetGone(job types.UID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.gone, job)
-	delete(o.begun, job)
+	o.forget(job)
 }
 
 // job takes in a version of a Job.
 func (o *observations) job(uid types.UID, f jobFacts) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if f.started {
-		o.begun[uid] = true
+	seen := jobSeen{started: f.started}
+	if f.stopped {
+		seen.gaveUp = f.revoked
+	}
+	if seen == (jobSeen{}) {
+		delete(o.jobs, uid)
 	} else {
-		delete(o.begun, uid)
+		o.jobs[uid] = seen
+	}
+	if f.deleted && o.holdsSome(uid) {
+		o.noteGone(uid)
 	}
 }
 
@@ -145,7 +189,15 @@ func (o *observations) job(uid types.UID, f jobFacts) {
 func (o *observations) started(job types.UID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.begun[job]
+	return o.jobs[job].started
+}
+
+// yielded is jobFacts.yielded of the Job of a hold as it was seen last. It is never
+// resumed for that hold again, so it makes no difference what was not seen.
+func (o *observations) yielded(h v1alpha1.Hold) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return h.RevokeTime != nil && o.jobs[h.Ref.UID].gaveUp == tokenText(h)
 }
 
 func (o *observations) holdsSome(uid types.UID) bool {
@@ -159,12 +211,14 @@ func (o *observations) holdsSome(uid types.UID) bool {
 	return false
 }
 
-// forgetJob drops what was seen of a Job that is gone, unless the end of its hold
-// still depends on it.
-func (o *observations) forgetJob(uid types.UID) {
+// jobGone takes in that a Job is gone, and forgets it, unless the end of its hold, or
+// of its pods, still depends on what was seen of it.
+func (o *observations) jobGone(uid types.UID, podsLeft bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.holdsSome(uid) {
-		delete(o.begun, uid)
+	if podsLeft || o.holdsSome(uid) {
+		o.noteGone(uid)
+	} else {
+		o.forget(uid)
 	}
 }

@@ -115,8 +115,8 @@ func (rs *requests) of(ctx context.Context, a asker) (*protocol.Request, error) 
 		request, err = rs.ofClaim(ctx, a)
 	case kindOther:
 	}
-	if err == nil && rs.g.jobs[a.uid] == nil && rs.g.claims[a.uid] == nil {
-		rs.askers.remove(rs.g.key, a.uid) // there is none, by a live read
+	if err == nil && request == nil && rs.g.jobs[a.uid] == nil && rs.g.claims[a.uid] == nil {
+		rs.askers.gone(rs.g.key, a.uid) // there is none, by a live read
 	}
 	rs.made[a.uid] = request
 	if a.waits && !a.ended {
@@ -127,10 +127,16 @@ func (rs *requests) of(ctx context.Context, a asker) (*protocol.Request, error) 
 
 func (rs *requests) ofJob(ctx context.Context, a asker) (*protocol.Request, error) {
 	job, err := rs.findJob(ctx, rs.g, a.ref())
-	if err != nil || job == nil {
+	if err != nil {
 		return nil, err
 	}
+	if job == nil || job.DeletionTimestamp != nil {
+		return rs.ofDeletedJob(ctx, a)
+	}
 	f := factsOf(job)
+	if f.finished { // that is for good, and no watch may tell of it
+		rs.askers.note(rs.g.key, a.uid, func(a *asker) { a.waits, a.watched, a.underway = false, false, false })
+	}
 	if !f.waits() || f.lock != rs.g.key.Name {
 		return nil, nil
 	}
@@ -147,6 +153,30 @@ func (rs *requests) ofJob(ctx context.Context, a asker) (*protocol.Request, erro
 	return rs.ask(job, f, a.seen, running), nil
 }
 
+// ofDeletedJob keeps the lock from others while a Job that ran without it, and is
+// deleted, has pods. That of a hold is judged with the hold.
+func (rs *requests) ofDeletedJob(ctx context.Context, a asker) (*protocol.Request, error) {
+	now, _ := rs.askers.find(rs.g.key, a.uid)
+	owner := "job/" + a.name + "/" + string(a.uid)
+	if _, holds := rs.g.state.Hold(owner); holds || !now.mayHavePods() {
+		return nil, nil
+	}
+	ended, err := rs.strayEnded(ctx, rs.g, now)
+	if err != nil || ended {
+		return nil, err
+	}
+	return rs.keptFromOthers(owner, a.ref()), nil
+}
+
+// keptFromOthers is the request of a Job that may have pods and cannot be asked what
+// it wants.
+func (rs *requests) keptFromOthers(owner string, ref *v1alpha1.ObjectRef) *protocol.Request {
+	return &protocol.Request{
+		Waiter:  protocol.NewWaiter(rs.g.lock.Spec, owner, new(v1alpha1.Exclusive), nil, nil, ref),
+		Running: true,
+	}
+}
+
 // ask is a Job's request; where it asks for what cannot be, it asks for nothing,
 // or, if it may have pods all the same, for the lock to be kept from others.
 func (rs *requests) ask(job *batchv1.Job, f jobFacts, seen int64, running bool) *protocol.Request {
@@ -158,10 +188,7 @@ func (rs *requests) ask(job *batchv1.Job, f jobFacts, seen int64, running bool) 
 	if !running {
 		return nil
 	}
-	return &protocol.Request{
-		Waiter:  protocol.NewWaiter(rs.g.lock.Spec, jobOwner(job), new(v1alpha1.Exclusive), nil, nil, jobRef(job)),
-		Running: true,
-	}
+	return rs.keptFromOthers(jobOwner(job), jobRef(job))
 }
 
 func (rs *requests) ofClaim(ctx context.Context, a asker) (*protocol.Request, error) {

@@ -7,7 +7,9 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
 )
@@ -171,4 +173,29 @@ func TestARevokedJobThatHasNoRetriesWaitsAgain(t *testing.T) {
 	untilJob(t, ns, "a", "known to be suspended", isStopped)
 	setPhase(t, pod, corev1.PodFailed)
 	untilJob(t, ns, "a", "started again", func(j *batchv1.Job) bool { return !suspended(j) && j.Status.Active == 1 })
+}
+
+// It has acknowledged its suspension, so no pod of it is under way when it is deleted.
+func TestAStoppedJobThatIsDeletedKeepsTheLockForItsPodsAlone(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t)
+	startController(t, ns)
+	lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
+	a := jobOn(t, ns, "a", "nightly")
+	pod := podOf(t, a)
+	b := jobOn(t, ns, "b", "nightly")
+	untilQueued(t, ns, "nightly", 1)
+	revoke(t, ns, "nightly", ownerOf(a))
+	untilJob(t, ns, "a", "known to be suspended", isStopped)
+	look(t, ns, "nightly")
+	must(t, admin.Delete(t.Context(), a, client.PropagationPolicy(metav1.DeletePropagationBackground)))
+	if l := look(t, ns, "nightly"); !heldBy(a)(l) {
+		t.Fatalf("the lock went on while the pod was there: %+v", l.Status)
+	}
+	ended := time.Now()
+	setPhase(t, pod, corev1.PodFailed)
+	untilStarted(t, ns, b.Name)
+	if d := time.Since(ended); d > 40*time.Second {
+		t.Errorf("b was started %v after the pod had ended", d)
+	}
 }

@@ -12,7 +12,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	missingDesc      = desc("missing_policies", "DistLock's admission policies and bindings that are absent or do not compile.")
+	missingDesc      = desc("missing_policies", "DistLock's admission policies and bindings that are absent, differ from those of this version or do not compile.")
 	holdsDesc        = desc("holds", "Holds of the lock.", "namespace", "lock")
 	waitingDesc      = desc("waiting", "Jobs and LockClaims that wait for the lock.", "namespace", "lock")
 	heldSinceDesc    = desc("held_since_timestamp_seconds", "When the oldest hold of the lock was granted; absent while it is free.", "namespace", "lock")

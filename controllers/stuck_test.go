@@ -24,3 +24,16 @@ func TestALockGoesOnAlthoughTheWatchOnItIsStuck(t *testing.T) {
 	must(t, admin.Delete(t.Context(), holder))
 	untilClaim(t, two, v1alpha1.ReasonGranted)
 }
+
+// The holder renewed unseen, and died.
+func TestALeaseRunsOutAlthoughTheWatchOnItsLockIsStuck(t *testing.T) {
+	t.Parallel()
+	ns := namespace(t)
+	c := startController(t, ns)
+	holder := newHolder(t, ns, "service", 3)
+	c.untilFigure(t, "distlock_holds", 1)
+	c.gate("distlocks").Lock()
+	t.Cleanup(c.gate("distlocks").Unlock)
+	holder.renewTimes(t, 2)
+	untilFree(t, ns, "service")
+}

@@ -27,7 +27,6 @@ type sweeper struct {
 	// Of Start alone.
 	mark  string // of the policies as they were at the last look; empty: faulty
 	known bool   // the policies were looked at
-	late  bool   // they changed under this process
 	swept int    // how often, since they changed
 	due   time.Time
 	pause time.Duration // after a failure
@@ -68,13 +67,16 @@ func (s *sweeper) step(ctx context.Context) time.Duration {
 	now := s.r.Clock.Now()
 	if len(faults) > 0 {
 		s.setFailure(nil)
-		s.mark, s.known, s.late, s.due = "", true, true, time.Time{}
+		s.mark, s.known, s.due = "", true, time.Time{}
 		s.setOpen(true)
 		return 0
 	}
 	if mark != s.mark {
-		s.late = s.known
-		s.mark, s.known, s.swept, s.due = mark, true, 0, now
+		s.due = now
+		if s.known { // at start they have been in effect for long, as a rule, and a failover is not to last longer
+			s.due = now.Add(settle[0])
+		}
+		s.mark, s.known, s.swept = mark, true, 0
 		s.setOpen(false)
 	}
 	if s.due.IsZero() {
@@ -87,11 +89,7 @@ func (s *sweeper) step(ctx context.Context) time.Duration {
 	if err != nil {
 		return s.failed(ctx, err)
 	}
-	// At start they have been in effect for long, as a rule, and a failover is not
-	// to last longer.
-	if !s.late || s.swept > 0 {
-		s.setOpen(true)
-	}
+	s.setOpen(true)
 	found, err := s.r.takeInAll(ctx, jobs)
 	if err != nil {
 		return s.failed(ctx, err)

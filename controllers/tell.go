@@ -78,7 +78,7 @@ func (r *Reconciler) tellWaiting(ctx context.Context, g gathered, e protocol.Eff
 			r.Events.Eventf(job, g.lock, corev1.EventTypeNormal, eventWaiting, "Wait",
 				"Waits for DistLock %s: %s; place %d of %d", g.key.Name, whyWaiting(g.lock, e.Why), place, of)
 		}
-		if i == 0 && errors.Is(e.Why, protocol.ErrClosed) && r.told.news(job.UID+closed, eventClosed) {
+		if i == 0 && errors.Is(e.Why, protocol.ErrClosed) && r.told.news(job.UID, eventClosed) {
 			r.Events.Eventf(job, g.lock, corev1.EventTypeNormal, eventClosed, "Wait",
 				"Is the next to get DistLock %s, which is closed for up to %d seconds (minHoldSeconds, lockDelaySeconds)", g.key.Name, g.lock.Status.ClosedSeconds)
 		}
@@ -112,7 +112,7 @@ func (r *Reconciler) placeOf(lock *v1alpha1.DistLock, w protocol.Request) (place
 // tellRevoked tells of a revocation: when the controller decides it, or when it
 // acts on an administrator's.
 func (r *Reconciler) tellRevoked(g gathered, h v1alpha1.Hold) {
-	if h.Ref == nil || r.told.news(h.Ref.UID, eventRevoked) {
+	if refKind(h.Ref) == kindOther || r.told.news(h.Ref.UID, eventRevoked) {
 		r.tellBoth(g, h.Ref, eventRevoked, "Revoke", fmt.Sprintf("Revoked the hold of %s with fencing token %d", h.Owner, h.FencingToken))
 	}
 }

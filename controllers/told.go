@@ -21,17 +21,19 @@ type told struct {
 	recalled map[string]bool // namespaces
 }
 
-// These set apart, in told, what is told beside why a Job waits, so that they are
-// not told in turns: that others refuse its start, and that the lock is closed.
-const (
-	refusal = types.UID("/refused")
-	closed  = types.UID("/closed")
-)
+// beside is told beside why a Job waits, and is set apart in told by these, so that
+// they are not told in turns.
+var beside = map[string]types.UID{
+	eventRefused:    "/refused",
+	eventClosed:     "/closed",
+	eventBadRequest: "/bad",
+}
 
 func newTold() *told { return &told{reason: map[types.UID]string{}, recalled: map[string]bool{}} }
 
 // news reports whether a reason is another one than was told last.
 func (t *told) news(job types.UID, reason string) bool {
+	job += beside[reason]
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.reason[job] == reason {
@@ -45,8 +47,9 @@ func (t *told) forget(job types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.reason, job)
-	delete(t.reason, job+refusal)
-	delete(t.reason, job+closed)
+	for _, suffix := range beside {
+		delete(t.reason, job+suffix)
+	}
 }
 
 // firstOf reports whether a namespace is asked about for the first time.
@@ -62,6 +65,7 @@ func (t *told) firstOf(namespace string) bool {
 
 // recalls takes in what a Job was told by a controller before this one.
 func (t *told) recalls(job types.UID, reason string) {
+	job += beside[reason]
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, known := t.reason[job]; !known {
@@ -75,7 +79,7 @@ func (r *Reconciler) recall(ctx context.Context, namespace string) {
 	if !r.told.firstOf(namespace) {
 		return
 	}
-	last := map[types.UID]eventSeen{}
+	last := map[types.UID]eventSeen{} // by Job and what it is set apart by
 	for next := ""; ; {
 		page := &eventsv1.EventList{} // each page is let go
 		if err := r.Live.List(ctx, page, client.InNamespace(namespace), client.Limit(500), client.Continue(next),
@@ -85,21 +89,23 @@ func (r *Reconciler) recall(ctx context.Context, namespace string) {
 		}
 		for i := range page.Items {
 			e := &page.Items[i]
-			if version := versionOf(e); last[e.Regarding.UID].version < version {
-				last[e.Regarding.UID] = eventSeen{version, e.Reason}
+			key := e.Regarding.UID + beside[e.Reason]
+			if version := versionOf(e); last[key].version < version {
+				last[key] = eventSeen{e.Regarding.UID, version, e.Reason}
 			}
 		}
 		if next = page.Continue; next == "" {
 			break
 		}
 	}
-	for uid, e := range last {
-		r.told.recalls(uid, e.reason)
+	for _, e := range last {
+		r.told.recalls(e.job, e.reason)
 	}
 }
 
 // eventSeen is what counts of an event.
 type eventSeen struct {
+	job     types.UID
 	version int64
 	reason  string
 }

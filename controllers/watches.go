@@ -7,6 +7,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,13 +25,19 @@ import (
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // watchOf calls show with each object that a watch shows and its version before
-// (the zero value: none), and drop with each that is gone.
+// (the zero value: none), and drop with each that is gone. A list that is read anew
+// shows one that was made anew under its name as a change of the one before.
 func watchOf[T client.Object](show func(q queue, before, now T), drop func(q queue, last T)) handler.EventHandler {
 	var none T
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { show(q, none, e.Object.(T)) },
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
-			show(q, e.ObjectOld.(T), e.ObjectNew.(T))
+			before := e.ObjectOld.(T)
+			if before.GetUID() != e.ObjectNew.GetUID() {
+				drop(q, before)
+				before = none
+			}
+			show(q, before, e.ObjectNew.(T))
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { drop(q, e.Object.(T)) },
 	}
@@ -51,7 +58,7 @@ func (r *Reconciler) onLocks() handler.EventHandler {
 // observe takes in a version of a lock.
 func (r *Reconciler) observe(l *v1alpha1.DistLock) {
 	for _, uid := range r.seen.lock(l) {
-		r.askers.note(client.ObjectKeyFromObject(l), uid, func(a *asker) { a.ended = a.ended || a.leased })
+		r.askers.holdEnded(client.ObjectKeyFromObject(l), uid)
 	}
 }
 
@@ -114,25 +121,23 @@ func (r *Reconciler) onJobs() handler.EventHandler {
 				return // a change of anything else wakes nobody
 			}
 			if was.lock != f.lock {
-				r.dropJob(q, before)
+				r.askers.remove(lockOfJob(before), before.UID)
+				wakeOf(q, before)
 			}
 		}
 		r.seen.job(now.UID, f)
-		if f.lock == "" {
-			return
-		}
-		wake(q, lockOfJob(now))
+		wakeOf(q, now)
 	}, func(q queue, last *batchv1.Job) {
-		r.dropJob(q, last)
-		r.seen.forgetJob(last.UID)
+		r.seen.jobGone(last.UID, r.askers.gone(lockOfJob(last), last.UID))
 		r.told.forget(last.UID)
+		wakeOf(q, last)
 	})
 }
 
-func (r *Reconciler) dropJob(q queue, job *batchv1.Job) {
-	if lock := lockOfJob(job); lock.Name != "" {
-		r.askers.remove(lock, job.UID)
-		wake(q, lock)
+// wakeOf wakes the lock that a Job or pod names, if it does.
+func wakeOf(q queue, o client.Object) {
+	if lock := lockAnnotation(o); lock != "" {
+		wake(q, types.NamespacedName{Namespace: o.GetNamespace(), Name: lock})
 	}
 }
 
@@ -146,21 +151,17 @@ func askerOfJob(job *batchv1.Job, f jobFacts) asker {
 		waits:     f.waits(),
 		watched:   f.mayRun(),
 		suspended: f.suspended,
+		underway:  !f.finished && !f.stopped,
 	}
 }
 
-// onPods wakes a lock when a pod of it has ended.
+// onPods wakes a lock when a pod of it has ended: it may be seen first when it has.
 func (r *Reconciler) onPods() handler.EventHandler {
-	ended := func(q queue, pod *corev1.Pod) {
-		if lock := lockAnnotation(pod); lock != "" {
-			wake(q, types.NamespacedName{Namespace: pod.Namespace, Name: lock})
-		}
-	}
 	return watchOf(func(q queue, before, now *corev1.Pod) {
-		if before != nil && !terminal(before) && terminal(now) {
-			ended(q, now)
+		if terminal(now) && (before == nil || !terminal(before)) {
+			wakeOf(q, now)
 		}
-	}, ended)
+	}, func(q queue, last *corev1.Pod) { wakeOf(q, last) })
 }
 
 func lockAnnotation(o client.Object) string { return o.GetAnnotations()[v1alpha1.LockAnnotation] }
@@ -169,10 +170,15 @@ func terminal(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// succeededPodOf is the uid of the Job of a pod that succeeded.
+// succeededPodOf is the uid of the Job of a pod that succeeded. A pod of somebody
+// else's that bears the Job's uid as a label does not complete it.
 func succeededPodOf(o client.Object) []string {
-	if pod, ok := o.(*corev1.Pod); ok && pod.Status.Phase == corev1.PodSucceeded {
-		return []string{pod.Labels[batchv1.ControllerUidLabel]}
+	pod, ok := o.(*corev1.Pod)
+	if !ok || pod.Status.Phase != corev1.PodSucceeded {
+		return nil
+	}
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		return []string{string(owner.UID)}
 	}
 	return nil
 }

@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,8 +20,8 @@ import (
 	"github.com/distlock-dev/distlock/api/v1alpha1"
 )
 
-// Every watch ends and is answered 410 when it is resumed. Before the controller
-// has listed anew, something happens that no watch will tell.
+// A watch ends and is answered 410 when it is resumed. Before the controller has
+// listed anew, something happens that no watch will tell. Nothing else wakes the lock.
 func TestFault22AWatchIsAnswered410(t *testing.T) {
 	t.Parallel()
 	t.Run("a claim is deleted meanwhile", func(t *testing.T) {
@@ -29,26 +30,60 @@ func TestFault22AWatchIsAnswered410(t *testing.T) {
 		c := startController(t, ns)
 		lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
 		first := untilClaim(t, claimOn(t, ns, "first", "nightly", nil), v1alpha1.ReasonGranted)
-		next := untilClaim(t, claimOn(t, ns, "next", "nightly", nil), v1alpha1.ReasonWaiting)
+		next := jobOn(t, ns, "next", "nightly")
+		untilQueued(t, ns, "nightly", 1)
 		letGo := c.forgetWatches(t, "lockclaims")
 		must(t, admin.Delete(t.Context(), first))
 		letGo()
-		untilClaim(t, next, v1alpha1.ReasonGranted)
+		running(t, next)
 	})
 	t.Run("a Job ends meanwhile", func(t *testing.T) {
 		t.Parallel()
 		ns := namespace(t)
 		c := startController(t, ns)
 		lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
-		a := jobOn(t, ns, "a", "nightly")
-		pod := running(t, a)
-		b := jobOn(t, ns, "b", "nightly")
-		untilQueued(t, ns, "nightly", 1)
+		a := jobOn(t, ns, "a", "nightly", func(j *batchv1.Job) { manyPods["two-at-once"](&j.Spec) })
+		pods := somePodsOf(t, a, 2)
+		next := untilClaim(t, claimOn(t, ns, "next", "nightly", nil), v1alpha1.ReasonWaiting)
 		letGo := c.forgetWatches(t, "jobs")
-		setPhase(t, pod, corev1.PodSucceeded)
+		for _, p := range pods {
+			setPhase(t, p, corev1.PodSucceeded)
+		}
 		untilJob(t, ns, "a", "completed", completed)
+		look(t, ns, "nightly") // what the pods' ends woke is over
 		letGo()
-		running(t, b)
+		untilClaim(t, next, v1alpha1.ReasonGranted)
+	})
+	t.Run("a pod ends meanwhile", func(t *testing.T) {
+		t.Parallel()
+		ns := namespace(t)
+		c := startController(t, ns)
+		lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
+		setPhase(t, running(t, jobOn(t, ns, "before", "nightly")), corev1.PodSucceeded) // a watch that saw nothing is not resumed
+		untilFree(t, ns, "nightly")
+		letGo := c.forgetWatches(t, "pods")
+		a := jobOn(t, ns, "a", "nightly")
+		pod := podOf(t, a)
+		untilStarted(t, ns, "a")
+		next := untilClaim(t, claimOn(t, ns, "next", "nightly", nil), v1alpha1.ReasonWaiting)
+		listed := c.answers(writes(http.MethodGet, "/namespaces/"+ns+"/pods"))
+		must(t, admin.Delete(t.Context(), a, client.PropagationPolicy(metav1.DeletePropagationOrphan)))
+		await(t, listed, "the look for pods")
+		setPhase(t, pod, corev1.PodFailed)
+		letGo()
+		untilClaim(t, next, v1alpha1.ReasonGranted)
+	})
+	t.Run("a Job is made anew under its name meanwhile", func(t *testing.T) {
+		t.Parallel()
+		ns := namespace(t)
+		c := startController(t, ns)
+		a := jobOn(t, ns, "a", "nightly")
+		untilTold(t, a, "LockNotFound")
+		letGo := c.forgetWatches(t, "jobs")
+		must(t, admin.Delete(t.Context(), a, client.PropagationPolicy(metav1.DeletePropagationBackground)))
+		anew := jobOn(t, ns, "a", "nightly")
+		letGo()
+		untilTold(t, anew, "LockNotFound")
 	})
 	t.Run("a lock is made meanwhile", func(t *testing.T) {
 		t.Parallel()
@@ -76,6 +111,10 @@ func TestFault22AWatchIsAnswered410(t *testing.T) {
 		if code := await(t, c.answers(expiry), "an expiry of the hold as it was seen last"); code != http.StatusConflict {
 			t.Errorf("the expiry was answered %d", code)
 		}
+		conflicted := time.Now()
+		untilLock(t, ns, "service", "renewed after the conflict", func(l *v1alpha1.DistLock) bool {
+			return len(l.Status.Holders) == 1 && l.Status.Holders[0].FencingToken == holder.token && l.Status.Holders[0].RenewTime.After(conflicted)
+		})
 		letGo()
 		die()
 		if err := await(t, lost, "the holder's end"); err != nil {
@@ -108,38 +147,32 @@ func TestNobodyGetsPastAnotherWhileTheListIsReadAnew(t *testing.T) {
 	}
 }
 
-// forgetWatches ends all watches and answers 410 Gone to the next that wants to
-// go on with each resource, as the API server does for a version that it has
-// forgotten. It returns when the list that follows for one resource is about to
-// be sent; it is sent when the returned function is called.
+// forgetWatches ends the watches on a resource and answers 410 Gone to the next that
+// wants to go on, as the API server does for a version that it has forgotten. It
+// returns when the list that follows is about to be sent; it is sent when the returned
+// function is called.
 func (n *network) forgetWatches(t *testing.T, resource string) (letGo func()) {
 	t.Helper()
 	reached, letGo := n.holdUp(func(req *http.Request) bool {
 		return req.Method == http.MethodGet && resourceOf(req) == resource && !resumesWatch(req)
 	})
 	t.Cleanup(letGo)
-	var mu sync.Mutex
-	answered := map[string]bool{}
+	var answered atomic.Bool
 	n.mu.Lock()
 	n.instead = func(req *http.Request) *http.Response {
-		mu.Lock()
-		defer mu.Unlock()
-		if !resumesWatch(req) || answered[resourceOf(req)] {
+		if !resumesWatch(req) || resourceOf(req) != resource || !answered.CompareAndSwap(false, true) {
 			return nil
 		}
-		answered[resourceOf(req)] = true
 		return gone(req)
 	}
-	open := n.open
-	n.open = nil
+	open := n.open[resource]
+	delete(n.open, resource)
 	n.mu.Unlock()
 	for _, body := range open {
 		body.end()
 	}
 	await(t, reached, "a new list of "+resource)
-	mu.Lock()
-	defer mu.Unlock()
-	if !answered[resource] {
+	if !answered.Load() {
 		t.Errorf("the watch on %s was never answered 410", resource)
 	}
 	return letGo

@@ -40,11 +40,17 @@ func (r *Reconciler) withoutLock(ctx context.Context, g gathered) (ctrl.Result, 
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{RequeueAfter: again}, nil
+	return ctrl.Result{RequeueAfter: soonest(again, g.due)}, nil
 }
 
 func (r *Reconciler) jobWithoutLock(ctx context.Context, g *gathered, a asker) error {
 	job, err := r.findJob(ctx, g, a.ref())
+	if err == nil && job == nil {
+		if a.mayHavePods() {
+			_, err = r.strayEnded(ctx, g, a)
+		}
+		r.askers.gone(g.key, a.uid)
+	}
 	if err != nil || job == nil {
 		return err
 	}

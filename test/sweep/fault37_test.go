@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -205,6 +206,29 @@ func TestFault37OneThatCannotBeTakenInHoldsUpItsOwnLockAlone(t *testing.T) {
 	s.heldBy("ledger", ungated)
 }
 
+// What was missed is taken in under a running controller, and one of the writes hangs.
+func TestFault37AWriteThatHangsHoldsUpNoOtherLock(t *testing.T) {
+	s := newStage(t, shared)
+	s.lock("ledger")
+	s.lock("other")
+	s.startWith(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			if req.Method == http.MethodPatch && strings.HasSuffix(req.URL.Path, "/jobs/ungated") {
+				<-req.Context().Done()
+			}
+			return next.RoundTrip(req)
+		})
+	})
+	first := s.worker("first", "other")
+	s.heldBy("other", first) // the policies were looked at
+	s.end(first)
+	s.deletePolicies()
+	s.worker("ungated", "ledger")
+	s.job("ungated", "running", running)
+	s.restorePolicies()
+	s.heldBy("other", s.worker("elsewhere", "other"))
+}
+
 // The controller starts before the policies: it is not ready, and takes in what was
 // there once they are installed.
 func TestFault37ThePoliciesAreInstalledAfterTheController(t *testing.T) {
@@ -281,6 +305,17 @@ func TestFault37APolicyIsEdited(t *testing.T) {
 			m.untilReadyz("policies", http.StatusOK, "ok")
 		})
 	}
+	t.Run("with one more condition, which stays when it is applied and goes when it is replaced", func(t *testing.T) {
+		s.kubectl("patch", "validatingadmissionpolicy", "distlock-guard-jobs", "--type=json", "-p",
+			`[{"op": "add", "path": "/spec/matchConditions/-", "value": {"name": "added", "expression": "true"}}]`)
+		m.untilReadyz("policies", http.StatusInternalServerError, "distlock-guard-jobs is not as this version needs it: spec.matchConditions")
+		s.restorePolicies()
+		if left := s.kubectl("get", "validatingadmissionpolicy", "distlock-guard-jobs", "-o", "jsonpath={.spec.matchConditions[*].name}"); !strings.Contains(left, "added") {
+			t.Errorf("applying it left the conditions %s", left)
+		}
+		s.kubectl("replace", "-f", filepath.Join(policyFolder(t), "guard-jobs.yaml"))
+		m.untilReadyz("policies", http.StatusOK, "ok")
+	})
 	t.Run("in its labels alone, and nobody minds", func(t *testing.T) {
 		s.kubectl("label", "validatingadmissionpolicybinding", "distlock-guard-locks", "team=platform")
 		s.kubectl("delete", "validatingadmissionpolicybinding", "distlock-guard-pods") // the same watch shows it after the label
