@@ -215,10 +215,11 @@ func TestTheClaimOfALiveHoldIsNotDeletedAlthoughTheWatchOnItsLockIsStuck(t *test
 	must(t, admin.Get(t.Context(), client.ObjectKeyFromObject(claim), claim))
 }
 
-// The Job's own pod has failed, and the one in its place is under way.
+// The Job's own pod has failed, and the one in its place is under way. The foreign pod
+// itself breaks the law: it names the lock, and has no hold.
 func TestAPodOfSomebodyElsesThatBearsAJobsUIDEndsNoHold(t *testing.T) {
 	t.Parallel()
-	ns := namespace(t)
+	ns := lawlessNamespace(t)
 	startController(t, ns)
 	lockIn(t, ns, "nightly", v1alpha1.DistLockSpec{})
 	a := jobOn(t, ns, "a", "nightly")

@@ -103,12 +103,13 @@ func untilTold(t *testing.T, o client.Object, reason string) *eventsv1.Event {
 	return nil
 }
 
-// wantTold compares how often an object was told what. Whatever was told before the
+// wantTold compares how often the controller told an object what. Whatever was told before the
 // last that was waited for is stored: events are sent in their order.
 func wantTold(t *testing.T, o client.Object, want map[string]int) {
 	t.Helper()
 	var events eventsv1.EventList
-	must(t, admin.List(t.Context(), &events, client.InNamespace(o.GetNamespace()), client.MatchingFields{"regarding.uid": string(o.GetUID())}))
+	must(t, admin.List(t.Context(), &events, client.InNamespace(o.GetNamespace()),
+		client.MatchingFields{"regarding.uid": string(o.GetUID()), "reportingController": v1alpha1.ControllerServiceAccount}))
 	told := map[string]int{}
 	for _, e := range events.Items {
 		told[e.Reason]++
