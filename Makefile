@@ -79,7 +79,7 @@ test: ## Run all tests, those on a real API server included.
 	@hack/test.sh
 
 .PHONY: bench
-bench: ## Measure grant, handover, size and idleness; 50 minutes. BENCH_ARGS='-n 20 -only rounds' is a quick look.
+bench: ## Measure the controller and the Go package; an hour. BENCH_ARGS='-n 20 -only rounds' is a quick look.
 	@cd test/bench && go run . $(BENCH_ARGS)
 
 .PHONY: soak

@@ -68,6 +68,7 @@ type Cluster struct {
 	log       io.Writer
 	pki       *pki
 	port      int // of the API server
+	etcdPort  int
 	config    *rest.Config
 	client    kubernetes.Interface
 }
@@ -127,7 +128,7 @@ func (c *Cluster) prepareIn(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	c.port = ports[1]
+	c.etcdPort, c.port = ports[0], ports[1]
 	if c.pki, err = newPKI(filepath.Join(c.dir, "pki")); err != nil {
 		return err
 	}
@@ -140,8 +141,8 @@ func (c *Cluster) prepareIn(ctx context.Context, o Options) error {
 	if err := writeKubeconfig(c.Kubeconfig(), c.config, ""); err != nil {
 		return err
 	}
-	c.Etcd = c.etcd(ports[0], o)
-	c.APIServer = c.apiServer(ports[0], o)
+	c.Etcd = c.etcd(o)
+	c.APIServer = c.apiServer(o)
 	if o.NoControllerManager {
 		return nil
 	}

@@ -39,8 +39,8 @@ func (c *Cluster) component(name string, ready func(context.Context) error, args
 	return part
 }
 
-func (c *Cluster) etcd(port int, o Options) *Component {
-	url := etcdURL(port)
+func (c *Cluster) etcd(o Options) *Component {
+	url := c.EtcdURL()
 	args := []string{
 		"--data-dir=" + filepath.Join(c.dir, "etcd"),
 		"--listen-client-urls=" + url,
@@ -55,9 +55,14 @@ func (c *Cluster) etcd(port int, o Options) *Component {
 	return c.component("etcd", ready, args, o.EtcdArgs)
 }
 
-func (c *Cluster) apiServer(etcdPort int, o Options) *Component {
+// EtcdURL is where etcd is, which asks for no credentials.
+func (c *Cluster) EtcdURL() string {
+	return "http://" + net.JoinHostPort(loopback, strconv.Itoa(c.etcdPort))
+}
+
+func (c *Cluster) apiServer(o Options) *Component {
 	args := []string{
-		"--etcd-servers=" + etcdURL(etcdPort),
+		"--etcd-servers=" + c.EtcdURL(),
 		"--bind-address=" + loopback,
 		fmt.Sprintf("--secure-port=%d", c.port),
 		"--tls-cert-file=" + c.pki.serverCertFile(),
@@ -108,9 +113,6 @@ func (c *Cluster) controllersWork(ctx context.Context) error {
 	return err
 }
 
-func etcdURL(port int) string {
-	return "http://" + net.JoinHostPort(loopback, strconv.Itoa(port))
-}
 
 func isHealthy(ctx context.Context, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)

@@ -22,7 +22,6 @@ type figure struct {
 }
 
 func (s samples) figures() []figure {
-	floor := median(s.floor)
 	var all []figure
 	for _, f := range []struct {
 		name, label string
@@ -38,10 +37,15 @@ func (s samples) figures() []figure {
 		if len(f.samples) == 0 {
 			continue
 		}
-		m := median(f.samples)
-		all = append(all, figure{f.name, f.label, len(f.samples), m, quantile(f.samples, 0.99), float64(m) / float64(floor)})
+		all = append(all, figureOf(f.name, f.label, f.samples, s.floor))
 	}
 	return all
+}
+
+// figureOf compares samples with those of a floor.
+func figureOf(name, label string, samples, floor []time.Duration) figure {
+	m := median(samples)
+	return figure{name, label, len(samples), m, quantile(samples, 0.99), float64(m) / float64(median(floor))}
 }
 
 // figuresWith are those of a lock for which so many wait.

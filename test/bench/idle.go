@@ -46,7 +46,7 @@ func (s *stage) measureIdle(ctx context.Context, name string) ([]measure, error)
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.allRequests()
+	all, err := s.allRequests(program)
 	if err != nil {
 		return nil, err
 	}

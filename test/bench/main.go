@@ -1,5 +1,5 @@
-// Command bench measures DistLock's controller on local control planes, and prints
-// one table. Its phases, each on a control plane of its own:
+// Command bench measures DistLock on local control planes, and prints one table. Its
+// phases are, of the controller, each on a control plane of its own:
 //
 // rounds: Jobs take turns on one lock for which at most one other waits.
 //
@@ -19,6 +19,31 @@
 // and with 20,000 foreign Jobs and 20,000 foreign pods beside them.
 //
 // idle: what it does when nothing happens, here and at the end of the phase before.
+//
+// And of package lock, on one control plane and with the controller running:
+//
+// client: Acquire and Release of a lock that nobody else wants. The floor is one status
+// update of a DistLock by a typed client, in JSON, over a connection of its own.
+//
+// handover: ten processes wait while one holds for 50 ms; from the start of Release to
+// the next holder running. The floor is a status update and its event at a watcher in
+// another process, measured within each hold. The same with what they could use
+// instead: a mutex in the API server's etcd, a Lease that is polled, and client-go's
+// leader election with its defaults (a tenth as often: it takes long).
+//
+// drain: 100 wait and hold for no time, and 1,000, ten in each process; they are there,
+// with their claims, before the clock starts. Their rate, as a part of that of status
+// updates, one after the other, right before and right after; and what goes over the
+// wire for each, until the claims are gone, too. What the writes are for:
+//
+//   - clients PUT distlocks/status: the handover, one for each; (409): somebody else
+//     wrote meanwhile, so it is read (GET distlocks) and decided again;
+//   - clients DELETE lockclaims: the place in the queue goes, after the handover;
+//   - controller PUT distlocks/status: the stored queue is filled up; (409): it was
+//     handed over meanwhile.
+//
+// many: the connections, goroutines and memory of a process that holds 100 locks and
+// waits for 100 more.
 //
 // Read the ratios to the floor, not the milliseconds: the floor is measured right
 // before each of the others, so the machine and what else it does cancel out.
@@ -47,10 +72,13 @@ import (
 const warmUp = 5
 
 // phases are what can be measured, in order.
-var phases = []string{"rounds", "waiting", "size", "idle"}
+var phases = slices.Concat([]string{"rounds", "waiting", "size", "idle"}, lockPhases)
+
+// lockPhases are those of package lock, which share a control plane.
+var lockPhases = []string{"client", "handover", "drain", "many"}
 
 func main() {
-	n := flag.Int("n", 200, "rounds, each of which gives one sample of every figure and four of the floor and takes some five seconds; and as many handovers with few and with many waiting")
+	n := flag.Int("n", 200, "rounds, each of which gives one sample of every figure and four of the floor and takes some five seconds; and as many handovers with few and with many waiting, and of each kind in package lock's phases")
 	only := flag.String("only", "", "phases to run, separated by commas: "+strings.Join(phases, ", ")+"; by default all")
 	asJSON := flag.Bool("json", false, "print one JSON object per figure, each on a line of its own, and no table")
 	dir := flag.String("dir", "", "folder for the control planes' data and logs, which are kept; by default a temporary one")
@@ -89,14 +117,14 @@ func choose(only string) ([]string, error) {
 func run(ctx context.Context, n int, phases []string, asJSON bool, dir string) error {
 	r := report{loadBefore: load()}
 	var failed error
-	for _, phase := range phases {
+	for _, together := range onStages(phases) {
 		in := dir
 		if in != "" {
-			in = filepath.Join(dir, phase)
+			in = filepath.Join(dir, together[0])
 		}
-		_, _ = fmt.Fprintf(os.Stderr, "bench: %s\n", phase)
-		if err := onStage(ctx, in, func(ctx context.Context, s *stage) error { return r.add(ctx, s, phase, n) }); err != nil {
-			failed = fmt.Errorf("%s: %w", phase, err)
+		err := onStage(ctx, in, func(ctx context.Context, s *stage) error { return r.addAll(ctx, s, together, n) })
+		if err != nil {
+			failed = err
 			break // what was measured before is printed all the same
 		}
 	}
@@ -105,6 +133,19 @@ func run(ctx context.Context, n int, phases []string, asJSON bool, dir string) e
 		return errors.Join(failed, r.printJSON(os.Stdout))
 	}
 	return errors.Join(failed, r.printTable(os.Stdout))
+}
+
+// onStages are the phases by the stages that they are measured on.
+func onStages(phases []string) [][]string {
+	var stages [][]string
+	for _, p := range phases {
+		if last := len(stages) - 1; last >= 0 && slices.Contains(lockPhases, p) && slices.Contains(lockPhases, stages[last][0]) {
+			stages[last] = append(stages[last], p)
+		} else {
+			stages = append(stages, []string{p})
+		}
+	}
+	return stages
 }
 
 // onStage measures something on a stage of its own.
@@ -118,6 +159,17 @@ func onStage(ctx context.Context, dir string, measure func(context.Context, *sta
 	defer cancel()
 	if err := measure(ctx, s); err != nil {
 		return fmt.Errorf("%w\nthe end of the controller's log:\n%s", err, s.controllerLogTail())
+	}
+	return nil
+}
+
+// addAll measures phases on one stage.
+func (r *report) addAll(ctx context.Context, s *stage, phases []string, n int) error {
+	for _, phase := range phases {
+		_, _ = fmt.Fprintf(os.Stderr, "bench: %s\n", phase)
+		if err := r.add(ctx, s, phase, n); err != nil {
+			return fmt.Errorf("%s: %w", phase, err)
+		}
 	}
 	return nil
 }
@@ -138,6 +190,14 @@ func (r *report) add(ctx context.Context, s *stage, phase string, n int) (err er
 		measures, err = measureSize(ctx, s)
 	case "idle":
 		measures, err = measureIdleAlone(ctx, s)
+	case "client":
+		figures, err = measureUncontended(ctx, s, n)
+	case "handover":
+		figures, err = measureHandover(ctx, s, n)
+	case "drain":
+		measures, err = measureDrain(ctx, s, n)
+	case "many":
+		measures, err = measureMany(ctx, s)
 	}
 	r.figures, r.measures = append(r.figures, figures...), append(r.measures, measures...)
 	return err

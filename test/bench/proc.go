@@ -65,6 +65,37 @@ func parseCPU(stat string) (time.Duration, error) {
 	return time.Duration(user+system) * clockTick, err
 }
 
+// spenders are the processes whose processor time is told apart.
+var spenders = [...]string{"the API server", "etcd", "the controller", "the clients"}
+
+// spent is the processor time that each of them has used.
+type spent [len(spenders)]time.Duration
+
+func (s *stage) spent() (spent, error) {
+	var now spent
+	for i, pid := range [len(spenders)]int{s.APIServer.PID(), s.Etcd.PID(), s.controller.PID(), os.Getpid()} {
+		var err error
+		if now[i], err = cpuTime(pid); err != nil {
+			return now, err
+		}
+	}
+	return now, nil
+}
+
+func (s spent) since(before spent) spent {
+	for i := range s {
+		s[i] -= before[i]
+	}
+	return s
+}
+
+func (s spent) and(more spent) spent {
+	for i := range s {
+		s[i] += more[i]
+	}
+	return s
+}
+
 // awaitQuiet returns when the controller has nothing left to do.
 func (s *stage) awaitQuiet(ctx context.Context) error {
 	before, err := cpuTime(s.controller.PID())

@@ -16,8 +16,9 @@ import (
 // and no more than it does anyway.
 var requestLogArgs = []string{"--vmodule=httplog=3"}
 
-// request is one that the controller made.
+// request is one that the API server answered.
 type request struct {
+	agent    string // the program that made it
 	received time.Time
 	verb     string
 	resource string // with its subresource
@@ -36,7 +37,7 @@ func (r request) kind() string {
 // requests counts what the controller asked of the API server in each act. Watches
 // and the leader's lease are left out.
 func (s *stage) requests(acts []act) (requestCounts, error) {
-	all, err := s.allRequests()
+	all, err := s.allRequests(program)
 	all = slices.DeleteFunc(all, func(r request) bool { return r.verb == "WATCH" || r.resource == "leases" })
 	if err == nil && len(all) == 0 {
 		err = fmt.Errorf("no request of %s in %s", program, s.APIServer.LogFile)
@@ -44,27 +45,51 @@ func (s *stage) requests(acts []act) (requestCounts, error) {
 	return countRequests(all, acts), err
 }
 
-// allRequests are those of the controller so far.
-func (s *stage) allRequests() ([]request, error) {
+// allRequests are those of some programs so far.
+func (s *stage) allRequests(agents ...string) ([]request, error) {
 	log, err := os.Open(s.APIServer.LogFile)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
-	return parseRequests(log)
+	return parseRequests(log, agents...)
+}
+
+// requestsSince counts what the controller and the programs that use package lock have
+// asked for from an instant on.
+func (s *stage) requestsSince(began time.Time) (map[string]int, error) {
+	all, err := s.allRequests(program, lockAgent)
+	return countSince(all, began), err
+}
+
+// countSince counts requests by who made them and what for. Watches and the leader's
+// lease are left out.
+func countSince(all []request, began time.Time) map[string]int {
+	counts := map[string]int{}
+	for _, r := range all {
+		if r.received.Before(began) || r.verb == "WATCH" || r.resource == "leases" {
+			continue
+		}
+		who := "clients"
+		if r.agent == program {
+			who = "controller"
+		}
+		counts[who+" "+r.kind()]++
+	}
+	return counts
 }
 
 // requestLine is as k8s.io/apiserver/pkg/server/httplog writes it.
-var requestLine = regexp.MustCompile(`^I(\d{4} \d\d:\d\d:\d\d\.\d{6}) .*\] "HTTP" verb="([A-Z]+)" URI="([^"?]*).* latency="([^"]+)".* userAgent="` + program + `/.* resp=(\d+)`)
+var requestLine = regexp.MustCompile(`^I(\d{4} \d\d:\d\d:\d\d\.\d{6}) .*\] "HTTP" verb="([A-Z]+)" URI="([^"?]*).* latency="([^"]+)".* userAgent="([^"/]+)/.* resp=(\d+)`)
 
-// parseRequests reads an API server's log.
-func parseRequests(log io.Reader) ([]request, error) {
+// parseRequests reads what some programs asked for from an API server's log.
+func parseRequests(log io.Reader, agents ...string) ([]request, error) {
 	var all []request
 	lines := bufio.NewScanner(log)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		m := requestLine.FindStringSubmatch(lines.Text())
-		if m == nil {
+		if m == nil || !slices.Contains(agents, m[5]) {
 			continue
 		}
 		answered, err := time.ParseInLocation("0102 15:04:05.000000", m[1], time.Local)
@@ -77,7 +102,7 @@ func parseRequests(log io.Reader) ([]request, error) {
 		}
 		all = append(all, request{
 			received: answered.AddDate(time.Now().Year(), 0, 0).Add(-latency),
-			verb:     m[2], resource: resourceOf(m[3]), code: m[5],
+			agent:    m[5], verb: m[2], resource: resourceOf(m[3]), code: m[6],
 		})
 	}
 	return all, lines.Err()

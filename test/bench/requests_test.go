@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ func TestOnlyTheControllersOwnRequestsAreRead(t *testing.T) {
 		`I0730 12:00:03.000000    7 httplog.go:141] "HTTP" verb="PUT" URI="/apis/batch/v1/namespaces/bench/jobs/a/status" latency="1ms" userAgent="kube-controller-manager/v1.37.2" resp=200`,
 		`I0730 12:00:04.000000    7 controller.go:1] a line about manager/`,
 	}, "\n")
-	all, err := parseRequests(strings.NewReader(log))
+	all, err := parseRequests(strings.NewReader(log), program)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,6 +51,26 @@ func TestRequestsCountForTheActInWhichTheyWereReceived(t *testing.T) {
 	}
 	if got := c.perAct("GET distlocks", start); got != 0 {
 		t.Errorf("a kind that never came: got %v, want 0", got)
+	}
+}
+
+func TestRequestsAreCountedByWhoMadeThem(t *testing.T) {
+	began := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := func(second int, agent, verb, resource, code string) request {
+		return request{agent: agent, received: began.Add(time.Duration(second) * time.Second), verb: verb, resource: resource, code: code}
+	}
+	got := countSince([]request{
+		at(-1, lockAgent, "PUT", "distlocks/status", "200"), // before
+		at(0, lockAgent, "PUT", "distlocks/status", "200"),
+		at(1, lockAgent, "PUT", "distlocks/status", "409"),
+		at(2, lockAgent, "PUT", "distlocks/status", "200"),
+		at(3, program, "PUT", "distlocks/status", "200"),
+		at(4, program, "PUT", "leases", "200"),
+		at(5, lockAgent, "WATCH", "distlocks", "200"),
+	}, began)
+	want := map[string]int{"clients PUT distlocks/status": 2, "clients PUT distlocks/status (409)": 1, "controller PUT distlocks/status": 1}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
