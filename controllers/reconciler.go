@@ -10,6 +10,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/clock"
@@ -60,7 +61,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.sweep.await(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() (err error) {
+	err := retry.RetryOnConflict(afterConflict, func() (err error) {
 		if g, err = r.gather(ctx, locks, req.NamespacedName); err != nil || g.lock == nil {
 			return err
 		}
@@ -85,6 +86,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	return ctrl.Result{RequeueAfter: soonest(effects.Next, g.due, retryAfter)}, nil
 }
+
+// afterConflict are the pauses before a lock that somebody else wrote is read and
+// decided again. Where it goes from hand to hand every few milliseconds, a write gets
+// through in one of several tries at any time, and must before the stored queue, which
+// it is to fill up, runs empty.
+var afterConflict = wait.Backoff{Steps: 10, Duration: 2 * time.Millisecond, Factor: 1.5, Jitter: 0.5}
 
 // write stores the decided status, guarded by the resourceVersion it was decided
 // from, unless it is the status that is stored already. From then on g.lock is
