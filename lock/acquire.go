@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
 	"github.com/distlock-dev/distlock/internal/protocol"
@@ -73,6 +74,8 @@ type acquisition struct {
 	seen    *v1alpha1.DistLock // as it was when it was not to be had
 	unclear bool               // a write may have been stored, or be stored yet
 	held    *v1alpha1.DistLock // as it was when the hold was seen in it
+	free    *v1alpha1.DistLock // as a live read showed it when it was to be had
+	watch   watch.Interface    // that showed the hold
 }
 
 // end makes a Hold of what was acquired, or else sees to it that nothing of the
@@ -84,6 +87,7 @@ func (a *acquisition) end(ctx, bounded context.Context, err error) (*Hold, error
 			return h, nil
 		}
 	}
+	stop(a.watch)
 	if a.claimName != "" || a.unclear || a.held != nil {
 		a.persist(ctx, a.leave)
 	}
@@ -97,6 +101,7 @@ func (a *acquisition) end(ctx, bounded context.Context, err error) (*Hold, error
 func (a *acquisition) again() {
 	a.owner, a.ref = a.me.newOwner(), a.me.ref(a.namespace)
 	a.claimName, a.claim, a.held, a.seen, a.unclear = "", nil, nil, nil, false
+	a.free, a.watch = nil, nil
 }
 
 // explain makes a *HeldError of the end of a wait.
@@ -142,7 +147,7 @@ func (a *acquisition) tryLive(ctx context.Context, after instant) error {
 		if why != nil && !movable(why) {
 			return why
 		}
-		if next == nil {
+		if next == nil || (why == nil && stale == nil && a.leftToOthers(lock)) {
 			return a.whyNot()
 		}
 		a.finishClaim(ctx, stale)
@@ -155,6 +160,16 @@ func (a *acquisition) tryLive(ctx context.Context, after instant) error {
 		}
 		return err
 	}
+}
+
+// leftToOthers reports whether a lock that is to be had is not to be taken yet by one
+// that is in its line: the controller grants it in order, at once, and where all that
+// wait took it they would keep each other from it. Where nobody was granted it from one
+// live read to the next, no controller is there.
+func (a *acquisition) leftToOthers(lock *v1alpha1.DistLock) bool {
+	before := a.free
+	a.free = lock
+	return a.claim != nil && (before == nil || before.Status.FencingToken != lock.Status.FencingToken)
 }
 
 // read reads the lock until that succeeds. An API server that cannot be reached is

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/distlock-dev/distlock/api/v1alpha1"
 	"github.com/distlock-dev/distlock/internal/protocol"
@@ -65,6 +66,9 @@ func newHold(ctx context.Context, a *acquisition) (*Hold, error) { //nolint:cont
 	h.ctx, h.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	keeping, stop := context.WithCancel(a.life)
 	h.stop = stop
+	if a.watch != nil {
+		h.watchOver(a.watch, stored.Mode)
+	}
 	h.c.mu.Lock()
 	h.c.holds[h] = struct{}{}
 	h.c.mu.Unlock()
@@ -73,6 +77,28 @@ func newHold(ctx context.Context, a *acquisition) (*Hold, error) { //nolint:cont
 		h.keep(keeping)
 	})
 	return h, nil
+}
+
+// watchOver goes on with the watch that woke an Exclusive request, until the hold ends:
+// it shows a revocation at once, and what the controller writes of the queue meanwhile,
+// so that the release starts from the last version. A Shared one would see each renewal
+// of all others.
+func (h *Hold) watchOver(w watch.Interface, mode v1alpha1.Mode) {
+	if mode == v1alpha1.Shared {
+		w.Stop()
+		return
+	}
+	context.AfterFunc(h.ctx, w.Stop)
+	h.c.work.Go(func() {
+		for e := range w.ResultChan() {
+			if lock, ok := e.Object.(*v1alpha1.DistLock); ok && e.Type != watch.Deleted {
+				h.view.show(lock)
+				if err := h.fate(lock); errors.Is(err, ErrRevoked) {
+					_ = h.lose(err)
+				}
+			}
+		}
+	})
 }
 
 // Name is the lock's.

@@ -43,6 +43,10 @@ func (a *acquisition) wait(ctx context.Context) error {
 		}
 		began := a.now()
 		err = a.follow(ctx, w)
+		if err == nil {
+			a.watch = w
+			return nil
+		}
 		w.Stop()
 		if !errors.Is(err, errWatchEnded) {
 			return err

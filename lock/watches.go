@@ -103,14 +103,17 @@ func (ws *watches) openNarrow(ctx context.Context, lock *v1alpha1.DistLock, name
 	return w, err
 }
 
-// start begins a watch that ends with ctx.
+// start begins a watch, within ctx. It ends when it is stopped, or with the Client.
 func (ws *watches) start(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	done, err := ws.conn.turn(ctx, requestPatience)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	ctx, cancel := context.WithCancel(ctx)
+	within := ctx
+	ctx, cancel := context.WithCancel(ws.life)
+	begun := context.AfterFunc(within, cancel)
+	defer begun()
 	late := time.AfterFunc(requestPatience, cancel)
 	w, err := ws.conn.locks.Watch(ctx, o)
 	ws.conn.answered(err)
