@@ -234,7 +234,7 @@ func (r *reservoir) awaitClaims(ctx context.Context, n int) error {
 		return len(claims.Items) == n && r.wire.watches.Load() >= int64(min(n, r.watches)), err
 	})
 	if err != nil {
-		return fmt.Errorf("waiting for %d claims: %w: %w", n, err, context.Cause(ctx))
+		return fmt.Errorf("waiting for %d claims: %w", n, errors.Join(err, context.Cause(ctx)))
 	}
 	return nil
 }

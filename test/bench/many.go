@@ -45,9 +45,6 @@ func measureMany(ctx context.Context, s *stage) (all []measure, err error) {
 		return nil, err
 	}
 	pause(ctx, settled)
-	if err := h.awaitQuiet(ctx); err != nil {
-		return nil, err
-	}
 	goroutinesNow, memoryNow := usage()
 	what := fmt.Sprintf("%d locks held and %d waited for", manyLocks, manyLocks)
 	return []measure{
