@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,8 +34,14 @@ func TestMain(m *testing.M) {
 		if err := build(ctx, "..", filepath.Join(programs, "manager"), "."); err != nil {
 			return err
 		}
+		if err := build(ctx, "..", filepath.Join(programs, "kubectl-distlock"), "./cmd/kubectl-distlock"); err != nil {
+			return err
+		}
+		if err := addToPath(programs, "container"); err != nil { // where pods find their programs
+			return err
+		}
 		return startController(ctx)
-	}))
+	}, env.Pods))
 }
 
 func build(ctx context.Context, dir, to, what string) error {
@@ -44,6 +51,18 @@ func build(ctx context.Context, dir, to, what string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", to, what)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, os.Stderr, os.Stderr
 	return cmd.Run()
+}
+
+func addToPath(folders ...string) error {
+	path := filepath.SplitList(os.Getenv("PATH"))
+	for _, folder := range folders {
+		absolute, err := filepath.Abs(folder)
+		if err != nil {
+			return err
+		}
+		path = append(path, absolute)
+	}
+	return os.Setenv("PATH", strings.Join(path, string(os.PathListSeparator)))
 }
 
 func startController(ctx context.Context) error {

@@ -32,8 +32,19 @@ func TestShellScriptsTakeTurnsWithKubectlAlone(t *testing.T) {
 	all.Wait()
 	text, err := os.ReadFile(file)
 	must(t, err)
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	var tokens []int
+	tokens := turns(t, string(text))
+	if len(tokens) != 5 || !slices.IsSorted(tokens) {
+		t.Errorf("tokens %v", tokens)
+	}
+	if claims := kubectlIn(t, ns, "get", "lockclaims", "-o", "name"); claims != "" {
+		t.Errorf("left behind: %s", claims)
+	}
+}
+
+// turns are the tokens of those that wrote to a file in turns, one begin and one end each.
+func turns(t *testing.T, text string) (tokens []int) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(text), "\n")
 	for i := 0; i+1 < len(lines); i += 2 {
 		begun, ended := strings.TrimPrefix(lines[i], "begin "), strings.TrimPrefix(lines[i+1], "end ")
 		token, err := strconv.Atoi(begun)
@@ -42,12 +53,7 @@ func TestShellScriptsTakeTurnsWithKubectlAlone(t *testing.T) {
 		}
 		tokens = append(tokens, token)
 	}
-	if len(tokens) != 5 || !slices.IsSorted(tokens) {
-		t.Errorf("tokens %v", tokens)
-	}
-	if claims := kubectlIn(t, ns, "get", "lockclaims", "-o", "name"); claims != "" {
-		t.Errorf("left behind: %s", claims)
-	}
+	return tokens
 }
 
 // A script that is stopped while it waits, or works, leaves no claim.
