@@ -115,7 +115,7 @@ func (ws *watches) start(ctx context.Context, o metav1.ListOptions) (watch.Inter
 	begun := context.AfterFunc(within, cancel)
 	defer begun()
 	late := time.AfterFunc(requestPatience, cancel)
-	w, err := ws.conn.locks.Watch(ctx, o)
+	w, err := ws.conn.locks.Watch(ctx, o) //nolint:contextcheck // the watch outlives the call that began it
 	ws.conn.answered(err)
 	if !late.Stop() {
 		if err == nil {

@@ -113,7 +113,6 @@ func (c *Cluster) controllersWork(ctx context.Context) error {
 	return err
 }
 
-
 func isHealthy(ctx context.Context, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
