@@ -68,8 +68,9 @@ func TestTheLeadersMetricsAreServedToThoseWhoMayReadThem(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "claim"}, Spec: v1alpha1.LockClaimSpec{LockName: "ledger"},
 	}))
 	held := func(s scrape) bool { return s.value("distlock_holds") == 1 }
+	reconciled := func(s scrape) bool { return s["controller_runtime_reconcile_time_seconds"] != nil } // after what it wrote is seen
 	served := map[string]bool{}
-	for name := range leader.until(t, reader, "shows the hold", held) {
+	for name := range leader.until(t, reader, "shows the hold and has reconciled", func(s scrape) bool { return held(s) && reconciled(s) }) {
 		served[name] = true
 	}
 	wantAllServed(t, served)
